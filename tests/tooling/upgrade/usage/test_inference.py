@@ -20,6 +20,7 @@ from tooling.python.access_paths import (
     SuperOf,
     Unknown,
 )
+from tooling.upgrade.usage.link.resolve import Resolver
 from tooling.upgrade.uses import Action
 
 C = Name("pkg.C")
@@ -356,3 +357,52 @@ def test_functions_that_call_each_other_give_the_same_whichever_is_asked_first(i
     right(3).stop()
     """
     assert {"left(3).start()", "right(3).stop()"} <= {use.symbol_text for use in index(code).uses()}
+
+
+def clique(size: int) -> str:
+    functions = [
+        f"def f{own}(x):\n"
+        + "".join(f"    if x == {other}:\n        return f{other}(x)\n" for other in range(size) if other != own)
+        for own in range(size)
+    ]
+    return "import pkg\n" + "".join(f"{each}    return pkg.C()\n" for each in functions) + "f0(1).run()\n"
+
+
+def descent(rules: int) -> str:
+    methods = [
+        f"    def r{own}(self):\n"
+        f"        return self.r{(own + 1) % rules}() if self.at({own}) else self.r{(own + 2) % rules}() or pkg.C()\n"
+        for own in range(rules)
+    ]
+    return "import pkg\nclass Parser:\n" + "".join(methods) + "Parser().r0().run()\n"
+
+
+@pytest.mark.parametrize("code", [clique(12), descent(40)])
+def test_a_circle_of_functions_is_not_walked_once_for_each_way_through_it(index, code, monkeypatch):
+    looked_up = []
+    read_row = Resolver._row
+    monkeypatch.setattr(Resolver, "_row", lambda *given: looked_up.append(given[2]) or read_row(*given))
+    assert receivers(index(code)) == [Either((MADE, Unknown()))]
+    assert len(looked_up) < 5_000
+
+
+@pytest.mark.parametrize(
+    ("definitions", "last"),
+    [
+        ("".join(f"def r{each}(): return r{each + 1}()\n" for each in range(150)) + "def r150(): return pkg.C()\n", ""),
+        (
+            "class P:\n"
+            + "".join(f"    def r{each}(self): return self.r{each + 1}()\n" for each in range(150))
+            + "    def r150(self): return pkg.C()\n",
+            "P().",
+        ),
+    ],
+)
+def test_a_long_way_of_returns_is_followed_as_far_as_python_allows(index, definitions, last):
+    code = f"import pkg\n{definitions}{last}r0().run()\n{last}r145().run()\n"
+    assert receivers(index(code)) == [MADE]
+
+
+def test_an_instance_that_calls_itself_ends(index):
+    code = "import pkg\nclass A(pkg.C):\n    __call__: 'A'\ndef make():\n    return A()\nmake()().run()\n"
+    assert receivers(index(code)) == []

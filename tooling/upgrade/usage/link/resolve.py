@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 _NAMING = frozenset({"attr", "either", "guarded"})
 """Rows at which an untyped value gets another name, by what is used on it there."""
-_DEEPEST = 200
-"""Answers that wait for each other; what lies deeper is not known."""
+_DEEPEST = 60
+"""Answers that wait for each other, a dozen calls of Python's thousand each; what lies deeper is not known."""
 _TAKEN_OUT = {
     **dict.fromkeys(("list", "iterator", "async-iterator"), "iter"),
     **{"awaitable": "await", "context": "enter", "dict": "dict"},
@@ -64,6 +64,10 @@ class Resolver:
         """Answers that are being worked out, and how many wait for each, itself included."""
         self._cut = 0
         """The first of them that was asked for again."""
+        self._loose: dict[Any, tuple[Alternatives, Any, bool]] = {}
+        """Answers that were cut short: for each the first of the busy that it asked for again, and whether it depends
+        on the files that values may flow through. They serve until that one is answered, so that a circle of functions
+        is walked once for each of its members and not once for each way through it."""
         self._owners: dict[str, str] = {}
         self.lineages = Lineages(store, self.value)
         self.lineage = self.lineages.of
@@ -105,18 +109,29 @@ class Resolver:
         found = self._known.get(key)
         if found is None and (found := self._flowed.get(key)) is not None:
             self.flows.asked = True
+        if found is None and key in self._loose:
+            found, first, flowed = self._loose[key]
+            while first not in self._busy:  # it was cut short itself
+                first = self._loose[first][1]
+            self.flows.asked |= flowed
+            self._cut = min(self._cut, self._busy[first])
         if found is None:
             level = len(self._busy) + 1
             if key in self._busy or level > _DEEPEST:
                 self._cut = min(self._cut, self._busy.get(key, 1))
                 return UNKNOWN
             self._busy[key] = level
-            asked, cut = self.flows.asked, self._cut
+            asked, cut, loose = self.flows.asked, self._cut, len(self._loose)
             self.flows.asked, self._cut = False, level
             found = rule(*given)
             del self._busy[key]
-            if self._cut == level:  # else it says less than it will when nothing waits for it
+            if self._cut == level:
                 (self._flowed if self.flows.asked else self._known)[key] = found
+                while len(self._loose) > loose:  # with this answer they can say more
+                    self._loose.popitem()
+            else:  # it says less than it will when nothing waits for it
+                first = next(each for each, waits in self._busy.items() if waits == self._cut)
+                self._loose[key] = found, first, self.flows.asked
             self.flows.asked |= asked
             self._cut = min(cut, self._cut) if self._cut < level else cut
         return found
@@ -301,7 +316,8 @@ class Resolver:
             if isinstance(value, OwnFunction):
                 return self.result(value)
             if isinstance(value, OwnInstance):
-                return self.called(self.attribute(one(value), "__call__"))
+                made = one(value)  # whose `__call__` may be an instance of the same class
+                return self._once(("call", value), lambda: self.called(self.attribute(made, "__call__")))
             return one(UNTYPED) if isinstance(value, OfUntyped) else UNKNOWN
 
         return self._each(base, rule)
