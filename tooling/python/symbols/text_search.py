@@ -236,7 +236,7 @@ def parameter_names(store: TreeStore) -> dict[str, list[str]]:
 
 
 _CLASS = re.compile(rb"^[ \t]*class[ \t]+(\w+)[ \t]*\(([^()]*)", re.MULTILINE)
-_BASE = re.compile(rb"(?:^|,)[\s.\w]*?(\w+)[ \t\n]*(?=[,\[]|$)")
+_BASE = re.compile(rb"(?:^|,)[\s.]*+(?:\w++[\s.]++)*?(\w++)[ \t\n]*+(?=[,\[]|$)")
 
 
 def base_names(store: TreeStore) -> dict[str, list[str]]:

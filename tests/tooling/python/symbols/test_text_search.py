@@ -1,4 +1,4 @@
-"""Import statements read off text."""
+"""Import statements and bases of classes read off text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import time
 
 import pytest
 
-from tooling.python.symbols.text_search import imports_in
+from tooling.python.symbols.text_search import base_names, imports_in
+from tooling.python.symbols.tree import SymbolTree
+from tooling.upgrade.sources.folder import memory_release
 
 
 @pytest.mark.parametrize(
@@ -29,4 +31,20 @@ def test_names_on_further_lines_count(text, found):
 def test_damaged_statements_take_no_time(text):
     started = time.process_time()
     assert all("x" not in names for _, _, names in imports_in(text.encode()))
+    assert time.process_time() - started < 1
+
+
+def bases_in(text):
+    return base_names(SymbolTree(memory_release({"pkg/__init__.py": text}, "pkg", "1")).store)
+
+
+def test_bases_are_the_last_words_of_what_stands_between_commas():
+    text = "class A(a.b . C, Generic[T],\n    D, metaclass=M): ...\nclass A(E): ...\n"
+    assert bases_in(text) == {"A": ["C", "D", "E", "Generic"]}
+
+
+@pytest.mark.parametrize("base", ["a" * 60_000, "a " * 60_000, "a." * 60_000])
+def test_a_base_of_endless_words_takes_no_time(base):
+    started = time.process_time()
+    assert bases_in(f"class A({base}=1):\n") == {"A": []}
     assert time.process_time() - started < 1
