@@ -24,6 +24,8 @@ _BY_BASE = {
     "pydantic.BaseModel": "pydantic",
     "pydantic.main.BaseModel": "pydantic",
     "pydantic_settings.BaseSettings": "pydantic",
+    "sqlmodel.SQLModel": "pydantic",
+    "sqlmodel.main.SQLModel": "pydantic",
     "pydantic.RootModel": "unknown",
     "msgspec.Struct": "struct",
     "typing.NamedTuple": "namedtuple",

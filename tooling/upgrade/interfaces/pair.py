@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
+from tooling.python import tables
 from tooling.upgrade.findings import AuditFinding, Evidence, InterfaceUse, Unfollowed
 from tooling.upgrade.sources.cache import touch, write_atomically
 
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from tooling.upgrade.releases import Release
 
 
-_SCHEMA = 6
-"""To be raised whenever the same release would give other rows."""
+_SCHEMA = 7
+"""To be raised whenever the same release would give other rows. Models of requests are read as symbols, whose own
+number counts too."""
 _Kept = TypeVar("_Kept")
 
 
@@ -37,7 +39,7 @@ class InterfaceStore:
         self._release = release
 
     def _path(self, name: str) -> Path:
-        key = hashlib.sha256(f"{_SCHEMA}\n{self._release.digest()}\n{name}".encode()).hexdigest()
+        key = hashlib.sha256(f"{_SCHEMA} {tables.SCHEMA}\n{self._release.digest()}\n{name}".encode()).hexdigest()
         return (self._folder or Path(os.devnull)) / "interfaces" / f"{key}.json"
 
     def read(self, name: str, adapter: TypeAdapter[_Kept]) -> _Kept | None:

@@ -22,6 +22,8 @@ _ADDERS = frozenset({"Route", "add_api_route", "add_api_websocket_route", "add_r
 _MARKS = (b"FastAPI", b"APIRouter", b"add_api_route", b"Route(")
 _PARAMETER = re.compile(r"\{[^}]*\}|<[^>]*>")
 _SKIPPED_TYPES = frozenset({"Request", "WebSocket", "Response", "BackgroundTasks"})
+_MODELS = frozenset({"dataclass", "pydantic", "pydantic-dataclass", "typeddict"})
+"""Styles of classes that FastAPI reads from the body of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,11 +143,16 @@ def _body(modules: ReleaseModules, module: Module, handler: FunctionNode) -> _Re
             continue
         model = modules.class_named(_inner(parameter.annotation), module)
         found = modules.symbols.resolve(f"{model.module.package}.{model.node.name}") if model is not None else None
-        signature = modules.symbols.signature(found.symbol) if isinstance(found, Found) else None
-        if isinstance(signature, Signature) and signature.exact and signature.parameters and model is not None:
-            fields = tuple(each.name for each in signature.parameters)
-            aliases = tuple(alias for each in signature.parameters for alias in each.aliases)
-            return _RequestBody(fields, model.node.name, signature.extra or "ignore", aliases)
+        if model is None or not isinstance(found, Found):
+            continue
+        style, signature = modules.symbols.fields.style(found.symbol), modules.symbols.signature(found.symbol)
+        if style is None or style.name not in _MODELS or style.extra == "unknown":
+            continue  # a service that is injected
+        parameters = modules.symbols.fields.parameters(found.symbol, style)  # also beside `__init__(self, **data)`
+        if isinstance(signature, Signature) and signature.exact and parameters:
+            fields = tuple(each.name for each in parameters)
+            aliases = tuple(alias for each in parameters for alias in each.aliases)
+            return _RequestBody(fields, model.node.name, style.extra or "ignore", aliases)
     return _RequestBody()
 
 

@@ -9,12 +9,14 @@ import subprocess
 import sys
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from tooling.python import tables
 from tooling.upgrade.findings import AuditSeverity
 from tooling.upgrade.fixes.files import fix_file
 from tooling.upgrade.interfaces.judge import judge_interfaces
 from tooling.upgrade.interfaces.modules import ReleaseModules
+from tooling.upgrade.interfaces.pair import InterfaceStore
 from tooling.upgrade.interfaces.routes import routes
 from tooling.upgrade.sources.folder import memory_release
 
@@ -88,6 +90,48 @@ def test_routes_have_prefixes_methods_and_alike_parameters():
         ("topk",),
         "ignore",
     )
+
+
+BODIES = """
+from dataclasses import dataclass
+from typing import TypedDict
+from fastapi import FastAPI
+from pydantic import BaseModel
+from sqlmodel import SQLModel
+app = FastAPI()
+class Service:
+    def __init__(self, url, key): ...
+class Plain(BaseModel):
+    prompt: str
+class Written(BaseModel, extra="forbid"):
+    prompt: str
+    def __init__(self, **kw): super().__init__(**kw)
+class Row(SQLModel):
+    prompt: str
+@dataclass
+class Data:
+    prompt: str
+class Keys(TypedDict):
+    prompt: str
+@app.post("/it")
+def it(service: Service, body: MODEL): ...
+"""
+
+
+@pytest.mark.parametrize("model", ["Plain", "Written", "Row", "Data", "Keys"])
+def test_the_body_is_a_model_and_no_service(model):
+    text = BODIES.replace("MODEL", model)
+    (route,) = routes(ReleaseModules(release("1", server=text)))["/it"]
+    assert (route.model, route.body) == (model, ("prompt",))
+    assert route.extra == ("forbid" if model == "Written" else "ignore")
+
+
+def test_rows_of_an_older_reader_of_symbols_are_not_used(tmp_path, monkeypatch):
+    store = InterfaceStore(tmp_path, release("1"))
+    store.write("routes", TypeAdapter(int), 1)
+    assert store.read("routes", TypeAdapter(int)) == 1
+    monkeypatch.setattr(tables, "SCHEMA", tables.SCHEMA + 1)
+    assert store.read("routes", TypeAdapter(int)) is None
 
 
 def test_requests_to_routes_that_are_gone_are_found(tmp_path):
