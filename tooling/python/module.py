@@ -22,7 +22,7 @@ from tooling.python.source import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = TypeVar("Node", bound=ast.AST)
@@ -154,8 +154,16 @@ class Module:
     def imported(self) -> dict[str, str]:
         """Local name -> what it stands for: {"dist": "torch.distributed", "sleep": "time.sleep"}, wherever the file
         imports it."""
+        return self._imports(each_statement(self.tree))
+
+    @cached_property
+    def imported_on_top(self) -> dict[str, str]:
+        """Those of `imported` that the top level imports, also under `if`, `try` and `with`."""
+        return self._imports(_top(self.tree.body))
+
+    def _imports(self, statements: Iterable[ast.AST]) -> dict[str, str]:
         names: dict[str, str] = {}
-        for node in each_statement(self.tree):
+        for node in statements:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     bound = alias.asname or alias.name.partition(".")[0]

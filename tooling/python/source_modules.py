@@ -44,25 +44,34 @@ class SourceModules(ABC):
         """Return what `import dotted` reads in the file `importer`; None if it is not there, or not Python."""
 
     def meaning(self, module: Module, name: str) -> tuple[DefinitionNode | None, ast.expr | None, str | None]:
-        """Return what a name is in a module, of each kind: a definition, a value, an imported path."""
-        return module.definitions.get(name), module.values.get(name), module.imported.get(name)
+        """Return what a name is in a module, of each kind: a definition, a value, an imported path. What a function
+        imports for itself is not what the module's own variable of that name is."""
+        value, imported = module.values.get(name), module.imported_on_top.get(name)
+        if imported is None and value is None:
+            imported = module.imported.get(name)
+        return module.definitions.get(name), value, imported
 
-    def find(self, dotted: str, importer: str = "", depth: int = 0) -> MeantNode | None:
+    def find(self, dotted: str, importer: str = "") -> MeantNode | None:
         """Return what a dotted path leads to, through re-exports."""
+        return self._find(dotted, importer, 0, set())
+
+    def _find(self, dotted: str, importer: str, depth: int, seen: set[tuple[str, str]]) -> MeantNode | None:
+        """seen: (file, name) that were looked at: star imports that cross have more ways through them than modules."""
         parent, _, name = dotted.rpartition(".")
         module = self.module(parent, importer) if parent and depth <= _DEPTH else None
-        if module is None:
+        if module is None or (module.path, name) in seen:
             return None
+        seen.add((module.path, name))
         definition, value, imported = self.meaning(module, name)
         if definition is not None:
             return NodeInModule(module, definition)
         # In `try: from fast import f` with `except ImportError: f = None` the import says more.
-        found = self.find(imported, module.path, depth + 1) if imported not in (None, dotted) else None
+        found = self._find(imported, module.path, depth + 1, seen) if imported not in (None, dotted) else None
         if found is None and value is not None:
             return NodeInModule(module, value)
         if found is not None:
             return found
-        starred = (self.find(f"{star}.{name}", module.path, depth + 1) for star in module.stars)
+        starred = (self._find(f"{star}.{name}", module.path, depth + 1, seen) for star in module.stars)
         return next((each for each in starred if each is not None), None)
 
     def named(self, node: ast.expr, module: Module) -> MeantNode | None:
@@ -85,18 +94,20 @@ class SourceModules(ABC):
         return as_class(self.named(node, module))
 
     def bases(self, owner: NodeInModule[ast.AST]) -> list[NodeInModule[ast.ClassDef]]:
-        """List a class and its bases, depth first, each once; [] for anything but a class."""
-        found: list[NodeInModule[ast.ClassDef]] = []
-        waiting: list[NodeInModule[ast.AST] | None] = [owner]
+        """List a class and its bases, each once, depth first, but behind all that derive from it: of `C(A, B)` with
+        `A(Base)` and `B(Base)` C, A, B, Base. [] for anything but a class."""
+        found: list[NodeInModule[ast.ClassDef]] = []  # from the back: the last base and its bases come first
+        seen: set[ast.AST] = set()
+        waiting: list[tuple[NodeInModule[ast.ClassDef] | None, bool]] = [(as_class(owner), False)]
         while waiting:
-            current = waiting.pop(0)
-            node = current.node if current is not None else None
-            if current is None or not isinstance(node, ast.ClassDef) or any(node is each.node for each in found):
-                continue
-            found.append(NodeInModule(current.module, node))
-            plain = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
-            waiting = [*(self.named(base, current.module) for base in plain), *waiting]
-        return found
+            current, done = waiting.pop()
+            if current is not None and done:
+                found.append(current)
+            elif current is not None and current.node not in seen:
+                seen.add(current.node)
+                plain = [base.value if isinstance(base, ast.Subscript) else base for base in current.node.bases]
+                waiting += [(current, True), *((self.class_named(base, current.module), False) for base in plain)]
+        return found[::-1]
 
     def attribute(self, owner: NodeInModule[ast.AST], name: str) -> MeantNode | None:
         """Return a method, or the value of an attribute, that a class or one of its bases has."""

@@ -36,6 +36,26 @@ class Own(Base):
     pass
 """,
     "pkg.circle": "from pkg.circle import x\n",
+    "pkg.diamond": """
+class Base:
+    path = "/base"
+class Left(Base): ...
+class Right(Base):
+    path = "/right"
+class Both(Left, Right): ...
+""",
+    "pkg.own": """
+URL = "/own"
+def load():
+    from pkg.diamond import Base as URL
+    return URL
+try:
+    from pkg.diamond import Left as Side
+except ImportError:
+    Side = None
+def other():
+    from pkg.diamond import Right as Side
+""",
 }
 
 
@@ -44,8 +64,10 @@ class Files(SourceModules):
 
     def __init__(self) -> None:
         self._made = {name: Module(f"{name}.py", ast.parse(text), name) for name, text in FILES.items()}
+        self.asked = 0
 
     def module(self, dotted: str, importer: str = "") -> Module | None:
+        self.asked += 1
         return self._made.get(dotted)
 
 
@@ -72,6 +94,8 @@ def named(found: NodeInModule[ast.AST] | None) -> str:
         ("pkg.fast.missing", ""),
         ("pkg.circle.x", ""),
         ("elsewhere.Shape", ""),
+        ("pkg.own.URL", "pkg.own:'/own'"),
+        ("pkg.own.Side", "pkg.diamond:Left"),
     ],
 )
 def test_a_dotted_path_leads_through_imports_stars_and_fallbacks(files, dotted, meant):
@@ -104,6 +128,25 @@ def test_bases_attributes_and_methods_are_those_of_the_nearest_class(files):
     assert named(files.method(owner, "area")) == "pkg.shapes:area"
     assert files.method(owner, "sides") is None
     assert files.bases(NodeInModule(shapes, ast.Constant(1))) == []
+
+
+def test_a_base_stands_behind_all_that_derive_from_it(files):
+    owner = files.class_named(ast.Name("Both"), files.module("pkg.diamond"))
+    assert [each.node.name for each in files.bases(owner)] == ["Both", "Left", "Right", "Base"]
+    assert named(files.attribute(owner, "path")) == "pkg.diamond:'/right'"
+
+
+def test_a_module_binds_its_own_value_whatever_a_function_imports(files):
+    assert named(files.named(ast.Name("URL"), files.module("pkg.own"))) == "pkg.own:'/own'"
+
+
+def test_star_imports_that_cross_are_each_followed_once(monkeypatch):
+    for own in range(12):
+        stars = "".join(f"from star{other} import *\n" for other in range(12))
+        monkeypatch.setitem(FILES, f"star{own}", stars)
+    files = Files()
+    assert files.find("star0.missing") is None
+    assert files.asked <= 1 + 12 * 12
 
 
 def test_methods_that_self_may_call_are_those_of_the_class_around():

@@ -83,7 +83,7 @@ class RepositoryCode(SourceModules):
     def _written(self, module: Module, name: str) -> str:
         """What tells a meaning from others: the lines that it is written in, and where they are."""
         if (module.path, name) not in self._texts:
-            written: list[object] = [module.imported.get(name), module.stars]
+            written: list[object] = [super().meaning(module, name)[2], module.stars]
             for node in (module.definitions.get(name), module.values.get(name)):
                 if node is not None:
                     first = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
