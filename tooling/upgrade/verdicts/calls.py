@@ -129,8 +129,13 @@ def _forgotten_keywords(case: JudgedUse, arguments: PassedArguments) -> Iterator
 
 
 def is_forgotten(case: JudgedUse, name: str) -> bool:
-    """Whether functions of the old release had a parameter of this name, and nothing in the new one speaks of it."""
-    return name in case.old.parameter_names() and not case.new.speaks_of(name)
+    """Whether functions of the old release had a parameter of this name, and nothing in the new one speaks of it, not
+    even a module that was compiled since."""
+    if name not in case.old.parameter_names() or case.new.speaks_of(name):
+        return False
+    was, now = case.old.store.sources, case.new.store
+    unread = [was[module] for module in now.native if module in was and module not in now.sources]
+    return not any(name.encode() in case.old.source.read(path) for path in unread)
 
 
 def compare(case: JudgedUse, before: Callable_, after: Callable_, arguments: PassedArguments) -> list[CallChange]:
