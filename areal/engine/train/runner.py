@@ -32,7 +32,7 @@ from areal.engine.train.ranks import Ranks, local_data
 from areal.models.parallel.plan import ParallelPlan
 from areal.utils.computing import training
 from areal.utils.logging import getLogger
-from areal.utils.transfers import upload
+from areal.utils.transfers import WHOLE_DEVICE, upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -558,7 +558,8 @@ def release() -> None:
     """Give back what nobody uses any more: cycles of objects, and memory that the device's allocator keeps."""
     gc.collect()
     if torch.accelerator.is_available():
-        torch.accelerator.empty_cache()
+        with WHOLE_DEVICE:
+            torch.accelerator.empty_cache()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

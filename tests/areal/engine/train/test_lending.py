@@ -7,6 +7,8 @@ import torch
 
 from areal.api import EngineError
 from areal.engine.train.lending import LentMemory
+from areal.engine.train.runner import release
+from areal.utils.transfers import WHOLE_DEVICE
 
 CPU = torch.device("cpu")
 
@@ -156,3 +158,12 @@ def test_a_device_has_nothing_of_a_learner_that_sleeps(make_engine, make_batch, 
         memory.take_back()
         assert torch.cuda.memory_allocated() == before
     assert_same(engine.state_dict(), state)
+
+
+def test_memory_is_not_given_back_while_a_graph_is_captured(monkeypatch):
+    seen = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: seen.append(WHOLE_DEVICE.locked()))
+    release()
+    assert seen == [True]
+    assert not WHOLE_DEVICE.locked()
