@@ -168,7 +168,9 @@ class EmbeddedEngineConfig(Config):
     float32 decoders, else torch; "torch" always. The two agree within 1e-5, not in every bit."""
     cuda_graphs: Literal["auto", "on", "off"] = "auto"
     """Capture decode steps on a GPU and replay them, instead of launching every kernel: "auto" decodes without where a
-    capture fails, and says so once in the log; "on" makes that an error; "off" captures nothing. Nothing on CPUs."""
+    capture fails, and says so once in the log; "on" makes that an error; "off" captures nothing. Where steps
+    cannot be captured to begin with (on CPUs, with actor.router_replay, for models of transformers, and for layers that
+    choose their keys or are gated linear recurrences), "auto" changes nothing, and "on" is an error as well."""
     share_weights: bool = False
     """Generate with the trained weights themselves instead of a copy, which saves its memory: the engine stands still
     while the learner works. For training runs of one process with rollout.max_head_offpolicyness 0."""

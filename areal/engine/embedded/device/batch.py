@@ -34,7 +34,6 @@ from areal.utils.transfers import upload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -77,7 +76,8 @@ class _Running:
 class DeviceBatch:
     """Slots, their cache, and the queue in front of them; see `DecodeBatch`, in whose place it is.
 
-    model: an `areal.api.CausalModel`. guard: `torch.inference_mode` or `torch.no_grad`, entered around all computation.
+    model: an `areal.api.CausalModel`. It computes without gradients, but never in inference mode: what is made there
+    cannot be changed outside of it, and captures keep what they made.
     """
 
     def __init__(
@@ -87,7 +87,6 @@ class DeviceBatch:
         max_rows: int,
         max_length: int,
         device: torch.device,
-        guard: Callable[[], AbstractContextManager[Any]],
         graphs: GraphMode = "auto",
     ) -> None:
         self.waiting: deque[Sequence] = deque()
@@ -102,7 +101,7 @@ class DeviceBatch:
             ),
             0,
         )
-        self._model, self._device, self._guard = model, device, guard
+        self._model, self._device = model, device
         # Of its own, and first in line: what trains on the same device queues work for a long time ahead.
         self._stream = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         self._graphs = StepGraphs(graphs, self._stream)
@@ -121,14 +120,17 @@ class DeviceBatch:
         self._goes_on = False
         """Whether the last step found a row whose budget is not used up."""
         self._is_sized = False
-        self._is_soiled = False
-        """Whether there have been numbers that are not finite, which masks do not hide."""
 
     @property
     def is_ready(self) -> bool:
         """Whether a step would do something at once; not while it is waited for results with enough queued."""
         results = self._results
-        if results is None or not results.is_fetched or results.is_complete:
+        if results is None or not results.is_fetched:
+            return True
+        try:
+            if results.is_complete:
+                return True
+        except RuntimeError:  # of a step that was queued before; `step` meets it again, and ends the requests
             return True
         return self._goes_on and results.written < _STEPS_AHEAD
 
@@ -147,26 +149,24 @@ class DeviceBatch:
 
         version: that of the model's weights. An exception in the model ends all active sequences with a typed fault.
         """
-        with self._computing():
-            try:
-                results = self._results
-                is_readable = results is not None and results.is_fetched and results.is_complete
-                outcomes = self._read(version) if is_readable else []
-                self._admit()
-                self._advance()
-                return outcomes
-            # Anything the model raises (out of memory, a bug in a family) becomes a fault of the requests it hit.
-            except Exception as error:
-                _logger.exception("decode step failed with %d active sequences", len(self._slots))
-                return self._fail_all(error)
+        outcomes: list[Outcome] = []
+        with self._computing(), self._failing(outcomes):
+            results = self._results
+            if results is not None and results.is_fetched and results.is_complete:
+                outcomes += self._read(version)
+            self._admit()
+            self._advance()
+        return outcomes
 
     def drain(self, version: int) -> list[Outcome]:
-        """Wait for all steps that were queued. Returns the sequences that have ended; `version` as in `step`."""
+        """Wait for all steps that were queued. Returns the sequences that have ended; `version`, and exceptions, as in
+        `step`."""
         outcomes: list[Outcome] = []
         results = self._results
         if results is not None:
-            with self._computing():
-                outcomes += self._read(version) if results.is_fetched else []
+            with self._computing(), self._failing(outcomes):
+                if results.is_fetched:
+                    outcomes += self._read(version)
                 if results.written:
                     results.fetch()
                     outcomes += self._read(version)
@@ -211,8 +211,20 @@ class DeviceBatch:
     @contextmanager
     def _computing(self) -> Iterator[None]:
         """Queue what is computed on the batch's own stream, and without gradients."""
-        with torch.cuda.stream(self._stream) if self._stream else nullcontext(), self._guard():
+        with torch.cuda.stream(self._stream) if self._stream else nullcontext(), torch.no_grad():
             yield
+
+    @contextmanager
+    def _failing(self, outcomes: list[Outcome]) -> Iterator[None]:
+        """Turn an exception into a fault of all active sequences, behind the `outcomes` of those that had left before.
+
+        Whatever the model raises (out of memory, a bug in a family), and errors of steps that were queued earlier.
+        """
+        try:
+            yield
+        except Exception as error:
+            _logger.exception("decode step failed with %d active sequences", len(self._slots))
+            outcomes += self._fail_all(error)
 
     def _follow(self) -> None:
         """Let the stream wait for what the caller has queued, such as new weights."""
@@ -263,8 +275,6 @@ class DeviceBatch:
         # Of a context of one token nothing is computed, and slots are computed on when their sequence has ended.
         entered = self._upload(np.arange(first, len(self._slots)))
         self._states.clear_rows(entered)
-        if self._is_soiled:
-            self._cache.clear_rows(entered)
         self._prefill([(slot, each) for slot, each in enumerate(leaders, first) if len(each.context) > 1])
         if copies:
             sources = self._upload(np.array([source for _, source in copies]))
@@ -406,7 +416,6 @@ class DeviceBatch:
         """Append one token; return why it was the last one, if it was."""
         sequence = running.sequence
         if not math.isfinite(logprob):
-            self._is_soiled = True
             return broken_logits(sequence)
         self.counters["generated_tokens"] += 1
         running.tokens.append(token)
@@ -425,7 +434,12 @@ class DeviceBatch:
         return len(running.sequence.context) - 1 + self._number - running.first_step
 
     def _keep(self, slots: list[int]) -> None:
-        """Free all other slots (`slots` ascending): the last rows move into the holes."""
+        """Free all other slots (`slots` ascending): the last rows move into the holes.
+
+        What is left in the cache is cleared, since it may not be finite, which masks do not hide: that of the rows that
+        leave, and of those that move, which may have broken in steps that are not read yet. Only the first entry of a
+        free slot is written after that, and whoever enters the slot writes it, too.
+        """
         total, remaining = len(self._slots), len(slots)
         leaving = sorted(set(range(total)) - set(slots))
         targets = [slot for slot in leaving if slot < remaining]
@@ -433,10 +447,12 @@ class DeviceBatch:
         order = np.arange(remaining)
         order[targets] = sources
         if leaving and self._rows is not None:
+            self._cache.clear_slots(leaving)
             if targets:
                 there, here = self._upload(np.array(sources)), self._upload(np.array(targets))
                 self._cache.copy_rows(there, here, max(self._entries(self._slots[slot]) for slot in sources))
                 self._states.copy_rows(there, here)
+                self._cache.clear_slots(sources)
             self._rows.keep(order, total)
         self._slots = [self._slots[slot] for slot in order.tolist()]
 
@@ -447,7 +463,7 @@ class DeviceBatch:
         self._states.clear()
         self._steps.clear()
         self._rows = self._results = self._starts = None
-        self._is_sized = self._is_soiled = False
+        self._is_sized = False
 
     def _fail_all(self, error: Exception) -> list[Outcome]:
         # What the failed forward left in the cache is unknown, so none of it is kept.

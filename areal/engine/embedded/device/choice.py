@@ -11,6 +11,9 @@ from areal.models.blocks.rg_lru import RGLRU
 from areal.utils.logging import getLogger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
     import torch
 
     from areal.engine.embedded.device.graphs import GraphMode
@@ -19,9 +22,16 @@ _logger = getLogger(__name__)
 
 
 def make_batch(
-    model: Any, *, device: torch.device, kernel: str, cuda_graphs: GraphMode, record_routes: bool, **options: Any
+    model: Any,
+    *,
+    device: torch.device,
+    guard: Callable[[], AbstractContextManager[Any]],
+    kernel: str,
+    cuda_graphs: GraphMode,
+    record_routes: bool,
+    **options: Any,
 ) -> DecodeBatch | DeviceBatch:
-    """Make what an engine decodes with; options: as both batches have them.
+    """Make what an engine decodes with; options: as both batches have them. guard, kernel: see `DecodeBatch`.
 
     Raises ConfigError where cuda_graphs is "on" and steps cannot stay on the device.
     """
@@ -32,7 +42,7 @@ def make_batch(
         raise ConfigError(f"engine.cuda_graphs is 'on', but {reason}; set it to 'auto'")
     if device.type == "cuda":
         _logger.info("every token is read before the next one is computed: %s", reason)
-    return DecodeBatch(model, device=device, kernel=kernel, record_routes=record_routes, **options)
+    return DecodeBatch(model, device=device, guard=guard, kernel=kernel, record_routes=record_routes, **options)
 
 
 def _obstacle(model: Any, device: torch.device, *, record_routes: bool) -> str:

@@ -66,8 +66,3 @@ class StepResults:
         self._first = (self._first + self._fetched) % STEPS_PER_READ
         self._fetched = 0
         return found
-
-    def clear(self) -> None:
-        """Forget what nobody has read."""
-        self._first = self._fetched = self.written = 0
-        self._place.zero_()

@@ -77,11 +77,12 @@ class World:
     @staticmethod
     def logprobs(model: Any, response: ModelResponse, *, temperature: float = 1.0) -> torch.Tensor:
         """Log-probabilities [outputs, vocab] of one full, uncached forward over prompt and output."""
-        tokens = torch.tensor(response.input_tokens + response.output_tokens)
+        device = next(model.parameters()).device
+        tokens = torch.tensor(response.input_tokens + response.output_tokens, device=device)
         length = len(tokens)
-        starts = torch.tensor([0, length], dtype=torch.int32)
+        starts = torch.tensor([0, length], dtype=torch.int32, device=device)
         with torch.no_grad():
-            logits = model.forward(tokens, torch.arange(length), starts, length).float()
+            logits = model.forward(tokens, torch.arange(length, device=device), starts, length).float().cpu()
         return torch.log_softmax(logits / temperature, dim=-1)[len(response.input_tokens) - 1 : -1]
 
     def deviation(

@@ -23,13 +23,14 @@ class Recording(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.steps = []
+        self.is_refused = False
         self._made = set()
         self._saved = {}
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func._schema.name in (*HOST_READS, *FROM_HOST):
-            raise RuntimeError(f"{func}: operation not permitted when stream is capturing")
+            self.refuse(func)
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, torch.Tensor)]
         for argument, value in [*zip(func._schema.arguments, args, strict=False), *self._named(func, kwargs)]:
             if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, torch.Tensor):
@@ -38,6 +39,10 @@ class Recording(TorchDispatchMode):
         self._made |= {address(each) for each in tensors(result)} - {address(each) for each in given}
         self.steps.append((func, args, kwargs, result))
         return result
+
+    def refuse(self, what):
+        self.is_refused = True
+        raise RuntimeError(f"{what}: operation not permitted when stream is capturing")
 
     @staticmethod
     def _named(func, kwargs):
@@ -62,13 +67,37 @@ def tensors(result):
 
 
 class RecordedGraph:
-    """Replays into the memory of the capture, as a graph does."""
+    """Stands in for `torch.cuda.CUDAGraph`: replays into the memory of the capture."""
 
     made = 0
+    underway = 0
+    """Captures that have begun; one that ends with an error stays among them, as in torch's allocator."""
 
     def __init__(self):
         RecordedGraph.made += 1
-        self.steps = None
+        self.steps, self._recording, self._patches = None, Recording(), pytest.MonkeyPatch()
+
+    def capture_begin(self, pool=None, capture_error_mode="global"):
+        assert capture_error_mode == "thread_local", "other threads may allocate while a capture runs"
+        assert WHOLE_DEVICE.locked(), "others would wait for the device meanwhile, which fails"
+        RecordedGraph.underway += 1
+
+        def refuse(*arguments, **options):
+            self._recording.refuse("a value of the host")
+
+        for name in ("tolist", "numpy", "cpu"):
+            self._patches.setattr(torch.Tensor, name, refuse)
+        self._patches.setattr(torch, "from_numpy", refuse)
+        self._recording.__enter__()
+
+    def capture_end(self):
+        self._recording.__exit__(None, None, None)
+        self._patches.undo()
+        self._recording.undo()
+        if self._recording.is_refused:
+            raise RuntimeError("operation failed due to a previous error during capture")
+        RecordedGraph.underway -= 1
+        self.steps = self._recording.steps
 
     def pool(self):
         return (0, 0)
@@ -82,39 +111,17 @@ class RecordedGraph:
                     old.copy_(new)
 
 
-class RecordedCapture:
-    """Stands in for `torch.cuda.graph`."""
-
-    def __init__(self, graph, pool=None, stream=None, capture_error_mode="global"):
-        assert capture_error_mode == "thread_local", "other threads may allocate while a capture runs"
-        self._graph, self._recording, self._patches = graph, Recording(), pytest.MonkeyPatch()
-
-    def __enter__(self):
-        assert WHOLE_DEVICE.locked(), "others would wait for the device meanwhile, which fails"
-
-        def refuse(*arguments, **options):
-            raise RuntimeError("operation not permitted when stream is capturing")
-
-        for name in ("tolist", "numpy", "cpu"):
-            self._patches.setattr(torch.Tensor, name, refuse)
-        self._patches.setattr(torch, "from_numpy", refuse)
-        self._recording.__enter__()
-
-    def __exit__(self, kind, *rest):
-        self._recording.__exit__(kind, *rest)
-        self._patches.undo()
-        self._recording.undo()
-        if kind is not None:
-            raise RuntimeError("operation failed due to a previous error during capture")
-        self._graph.steps = self._recording.steps
+def empty_cache():
+    assert not RecordedGraph.underway, "torch refuses this for as long as it believes that a capture runs"
 
 
 @pytest.fixture
 def graphs(monkeypatch):
     """The double in the place of torch's. Returns its class, which counts."""
     monkeypatch.setattr(torch.cuda, "CUDAGraph", RecordedGraph)
-    monkeypatch.setattr(torch.cuda, "graph", RecordedCapture)
+    monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
     monkeypatch.setattr(RecordedGraph, "made", 0)
+    monkeypatch.setattr(RecordedGraph, "underway", 0)
     return RecordedGraph
 
 
@@ -123,7 +130,7 @@ def on_device(world):
     """Builds engines that decode as on an accelerator; options as of `World.build_engine`, and `mode` of graphs."""
 
     def build(model, *, mode="off", batch=8, **options):
-        def make(model, *, kernel, cuda_graphs, record_routes, **more):
+        def make(model, *, guard, kernel, cuda_graphs, record_routes, **more):
             return DeviceBatch(model, graphs=cuda_graphs, **more)
 
         config = EmbeddedEngineConfig(max_batch_size=batch, cuda_graphs=mode)

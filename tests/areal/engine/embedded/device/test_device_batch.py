@@ -11,6 +11,7 @@ import torch
 
 from areal.api import FaultError, ModelRequest, StopReason, WeightUpdateMeta
 from areal.engine.config import EmbeddedEngineConfig
+from areal.engine.embedded.device.graphs import StepGraphs
 from areal.engine.embedded.device.results import STEPS_PER_READ, StepResults
 
 SAMPLING = ({}, {"top_p": 0.8}, {"greedy": True}, {"temperature": 0.7, "top_k": 5})
@@ -227,17 +228,59 @@ def read_a_number(model):
     return model
 
 
+def use_a_library(model):
+    """Of which only a capture finds that it needs the host."""
+    model.norm.register_forward_hook(lambda module, given, result: result.cpu())
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "made", "reason"),
+    [
+        (read_a_number, 0, "the host waits for aten._local_scalar_dense"),
+        (use_a_library, 1, "not permitted when stream is capturing"),
+    ],
+)
 def test_a_step_that_cannot_be_captured_is_launched_as_it_is_and_one_line_says_why(
-    world, on_device, token_by_token, graphs, caplog
+    world, on_device, graphs, caplog, change, made, reason
 ):
     caplog.set_level(logging.WARNING)
-    model, requests = world.build_model(), requests_of(world)
-    found = world.generate(on_device(read_a_number(model), mode="auto"), requests)
-    assert_same(found, world.generate(token_by_token(world.build_model()), requests))
-    assert graphs.made == 1
+    requests = [world.request(3, seed=n, new=20) for n in range(2)]
+    found = world.generate(on_device(change(world.build_model()), mode="auto"), requests)
+    assert_same(found, world.generate(on_device(world.build_model()), requests))
+    assert graphs.made == made
     lines = [each.getMessage() for each in caplog.records if "capture" in each.getMessage()]
     assert len(lines) == 1
-    assert "not permitted when stream is capturing" in lines[0]
+    assert reason in lines[0]
+
+
+MASK = torch.tensor([True, False, True, False])
+COUNTS = torch.tensor([1, 0, 2, 1])
+ONES = torch.ones(4)
+NEEDS_THE_HOST = {
+    "a number": lambda: COUNTS.sum().item(),
+    "a comparison": lambda: torch.equal(ONES, COUNTS),
+    "places": MASK.nonzero,
+    "a choice": lambda: ONES[MASK],
+    "values for a choice": lambda: ONES.index_put_((MASK,), torch.ones(2)),
+    "repetitions": lambda: ONES.repeat_interleave(COUNTS),
+    "an upload": lambda: torch.tensor([1, 2]),
+}
+STAYS_ON_THE_DEVICE = {
+    "a choice by number": lambda: ONES[COUNTS],
+    "one value for a choice": lambda: ONES.index_put_((MASK,), torch.ones(())),
+    "repetitions of a known sum": lambda: ONES.repeat_interleave(COUNTS, output_size=4),
+    "a mask": lambda: ONES.masked_fill(MASK, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", [*NEEDS_THE_HOST, *STAYS_ON_THE_DEVICE])
+def test_no_capture_is_begun_that_would_fail(graphs, name):
+    steps = StepGraphs("auto", None)
+    replays = [steps.run("a shape", {**NEEDS_THE_HOST, **STAYS_ON_THE_DEVICE}[name]) for _ in range(4)]
+    assert replays == [False, False, *[name in STAYS_ON_THE_DEVICE] * 2]
+    assert graphs.made == (name in STAYS_ON_THE_DEVICE)
+    torch.cuda.empty_cache()
 
 
 def test_graphs_that_must_be_used_and_cannot_be_captured_are_an_error(world, on_device, graphs):
