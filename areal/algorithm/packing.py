@@ -69,7 +69,7 @@ def collate(trajectories: Sequence[Trajectory], *, pad_token: int = 0, with_samp
     """Pad on the right to the longest trajectory. with_samples: trajectories of one `group_id` and `sample_index` are
     branches of one sample; without a group, or without this, each is a sample of its own.
 
-    Raises DataError without trajectories or with an empty one.
+    Raises DataError without trajectories, or with one that is empty or whose lists per token have other lengths.
     """
     if not trajectories:
         raise DataError("collate: no trajectories; a batch has at least one sequence")
@@ -82,9 +82,15 @@ def collate(trajectories: Sequence[Trajectory], *, pad_token: int = 0, with_samp
     is_token = torch.arange(width) < torch.tensor(lengths)[:, None]
 
     def stack(read: Callable[[Trajectory], Sequence[float]], fill: float, dtype: torch.dtype) -> Tensor:
+        rows = list(map(read, trajectories))
+        if (found := list(map(len, rows))) != lengths:
+            index = next(index for index, length in enumerate(lengths) if found[index] != length)
+            raise DataError(
+                f"collate: trajectory {index} has {found[index]} entries in a list per token for {lengths[index]} "
+                f"tokens: it was changed after its check; share no list between trajectories"
+            )
         # Laid end to end by NumPy, which takes a third of the time of `torch.tensor` for the same numbers.
-        values = itertools.chain.from_iterable(map(read, trajectories))
-        laid = np.fromiter(values, dtype=_NUMPY_TYPES[dtype], count=sum(lengths))
+        laid = np.fromiter(itertools.chain.from_iterable(rows), dtype=_NUMPY_TYPES[dtype], count=sum(lengths))
         return torch.full(is_token.shape, fill, dtype=dtype).masked_scatter_(is_token, torch.from_numpy(laid))
 
     return PaddedBatch(

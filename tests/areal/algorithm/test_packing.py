@@ -52,6 +52,16 @@ def test_collate_refuses_nothing_and_empty_trajectories():
         )
 
 
+@pytest.mark.parametrize("name", ["loss_mask", "logprobs", "versions", "turn_ids"])
+def test_collate_refuses_lists_that_were_changed_in_place_rather_than_shift_rows(name):
+    rows = [trajectory(3), trajectory(4), trajectory(5)]
+    getattr(rows[1], name).append(0)
+    getattr(rows[2], name).pop()  # the total is as before
+
+    with pytest.raises(DataError, match="trajectory 1 has 5 entries in a list per token for 4 tokens"):
+        packing.collate(rows)
+
+
 def test_select_trims_to_the_longest_row_and_keeps_every_optional_field():
     batch = packing.collate([trajectory(5), trajectory(2, group=1), trajectory(3, group=2)])
     numbers = torch.arange(15, dtype=torch.float32).view(3, 5)

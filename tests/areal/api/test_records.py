@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import pickle
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -84,6 +85,25 @@ def test_stamping_gives_a_copy_with_identity_and_leaves_the_original():
     assert (stamped.group_id, stamped.sample_index, stamped.provenance.row) == (12, 3, 17)
     assert (record.group_id, record.sample_index) == (-1, 0)
     assert stamped.tokens == record.tokens
+
+
+@pytest.mark.parametrize("field", ["tokens", "loss_mask", "logprobs", "versions", "turn_ids"])
+def test_a_list_that_was_changed_in_place_is_refused_when_the_executor_stamps_it(field):
+    record = trajectory(**{field: [*EXAMPLE[field]]})
+    getattr(record, field).append(0)
+    with pytest.raises(ValueError, match=r"has \d entries for \d tokens"):
+        record.stamped(group_id=12, sample_index=3, provenance=Provenance())
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Scored(Trajectory):
+    best: ClassVar[float] = 1.0
+    share: float = 0.5
+
+
+def test_stamping_keeps_the_fields_of_a_subclass_and_leaves_its_class_variables_alone():
+    stamped = Scored(**EXAMPLE, share=0.25).stamped(group_id=12, sample_index=3, provenance=Provenance())
+    assert (type(stamped), stamped.share, stamped.group_id) == (Scored, 0.25, 12)
 
 
 def test_records_cannot_be_changed_after_their_check():
