@@ -55,12 +55,8 @@ def _serve(channel: socket.socket) -> None:
         return
     _send(channel, ("ready",))
     while (frame := _read(reader)) is not None:
-        try:
-            arguments, data = pickle.loads(frame)
-        except Exception as error:  # noqa: BLE001 -- a row that cannot be read is an answer, too
-            _send(channel, ("raised", 0.0, f"{type(error).__name__}: {error}"))
-            continue
-        _send(channel, ask(function, arguments, data))
+        # SystemExit too: a reward's failure is an answer, not our end.
+        _send(channel, ask(function, functools.partial(pickle.loads, frame), caught=BaseException))
 
 
 def _with_place(error: BaseException) -> str:

@@ -1,6 +1,6 @@
 """Ask a reward function for one score, and say what came of it in plain values, which may travel between processes.
 
-An outcome is one of these, by its first entry; seconds are those that the function ran:
+An outcome is one of these, by its first entry; seconds are those that it took to read the row and to run the function:
 
     ("value", seconds, float, recorded)     ("invalid", seconds, text)
     ("raised", seconds, text)               ("fault", seconds, kind, text)
@@ -47,15 +47,25 @@ def with_options(function: Any, options: dict[str, Any]) -> Callable[..., Any]:
     return found
 
 
-def ask(function: Callable[..., Any], arguments: Sequence[Any], data: Mapping[str, Any]) -> Outcome:
-    """Call the reward; never raises."""
+def ask(
+    function: Callable[..., Any],
+    read: Callable[[], tuple[Sequence[Any], Mapping[str, Any]]],
+    *,
+    caught: type[BaseException] = Exception,
+) -> Outcome:
+    """Call the reward with the arguments and the columns that `read` returns.
+
+    Raises nothing that is `caught`: what ends a process (KeyboardInterrupt, SystemExit) is the caller's own, unless the
+    process is the reward's.
+    """
     started = time.perf_counter()
     try:
         with stats.scope() as recorded:
+            arguments, data = read()
             outcome = _judge(function(*arguments, **data))
         if outcome[0] == "value":
             outcome = *outcome, recorded
-    except BaseException as error:  # noqa: BLE001 -- SystemExit too: a reward's failure is an answer, not our end
+    except caught as error:
         kind = getattr(error, "kind", None)
         if type(error).__name__ == "FaultError" and kind is not None:
             outcome = "fault", str(kind), str(getattr(error, "message", error))

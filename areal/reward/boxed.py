@@ -2,9 +2,11 @@ r"""Finds the answer a completion puts into \boxed{...}. Linear in the text, wha
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _MARKS: Final = ("\\boxed{", "\\fbox{")
+_BRACES: Final = re.compile("[{}]")
 
 
 def last_boxed(text: str) -> str | None:
@@ -17,11 +19,8 @@ def last_boxed(text: str) -> str | None:
         return None
     begin = text.index("{", start) + 1
     depth = 1
-    for index in range(begin, len(text)):
-        if text[index] == "{":
-            depth += 1
-        elif text[index] == "}":
-            depth -= 1
-            if depth == 0:
-                return text[begin:index]
+    for brace in _BRACES.finditer(text, begin):
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            return text[begin : brace.start()]
     return ""

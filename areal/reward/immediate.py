@@ -1,7 +1,7 @@
 """Ask a reward of ours at once, in the process that needs the score (`areal.reward.registry.IMMEDIATE`).
 
-To `areal.reward.scoring` it is what `AsyncRewardWrapper` is, with the same scores and faults. Nothing waits, and no
-process competes for the cores with those that sample and train.
+To `areal.reward.scoring` it is what `AsyncRewardWrapper` is, with the same scores and faults, but that a row which
+cannot be pickled is scored. Nothing waits, and no process competes for the cores with those that sample and train.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class ImmediateReward:
         self.start()
         assert self._function is not None, "start loads it"
         with tracing.async_span("reward", reward=self.name):
-            return AnsweredCall(ask(self._function, (prompt, completions, prompt_ids, completion_ids), data))
+            arguments = (prompt, completions, prompt_ids, completion_ids)
+            return AnsweredCall(ask(self._function, lambda: (arguments, data)))
 
     async def answer(self, call: AnsweredCall) -> float:
         """Return the score. Raises FaultError as `AsyncRewardWrapper` does."""

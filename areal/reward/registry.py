@@ -21,5 +21,5 @@ REWARDS: Final[dict[str, str]] = {
 }
 
 IMMEDIATE: Final = frozenset({"exact", "gsm8k"})
-"""Rewards of ours that are asked where they are needed, without a process: they end within microseconds, whatever a
-completion holds, run nothing of it, and keep nothing."""
+"""Rewards of ours that are asked where they are needed, without a process: their time is linear in the length of a
+completion, whatever it holds; they run nothing of it, and keep nothing."""

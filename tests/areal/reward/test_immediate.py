@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from areal.api import ConfigError, FaultError
+from areal.reward.answering import ask
 from areal.reward.components import resolve_components
 from areal.reward.isolation import AsyncRewardWrapper
 from areal.reward.registry import IMMEDIATE, REWARDS
@@ -55,6 +56,15 @@ def test_no_process_is_started_and_calls_are_recorded(monkeypatch):
     use = uses_of(records)["exact"]
     assert (use.calls, use.failures) == (2, 1)
     assert 0 < use.seconds < 1
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit, asyncio.CancelledError])
+def test_what_ends_the_process_of_the_caller_is_no_fault_of_a_sample(ending):
+    def ends(*_):
+        raise ending
+
+    with pytest.raises(ending):
+        ask(ends, lambda: ((), {}))
 
 
 def test_options_are_checked_at_the_start():

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -112,6 +113,18 @@ class Scaled:
         self.factor = factor
     def __call__(self, prompt, completions, prompt_ids, completion_ids, **data):
         return self.factor * len(completions)
+
+def leaves():
+    sys.exit(5)
+
+def refuses():
+    typed("", "", [], [])
+
+class ReadsAs:
+    def __init__(self, read):
+        self.read = read
+    def __reduce__(self):
+        return self.read, ()
 
 def scaled(prompt, completions, prompt_ids, completion_ids, *, factor, **data):
     return factor * len(completions)
@@ -435,6 +448,16 @@ async def test_a_reward_that_cannot_be_loaded_says_why_at_start_and_at_every_cal
 async def test_a_row_that_cannot_be_pickled_is_a_data_fault(rewards, wrap):
     fault = await fault_of(wrap(f"{rewards}:length")("", "", [], [], handle=threading.Lock()))
     assert fault.kind is FaultKind.DATA_INVALID
+
+
+async def test_what_reading_a_row_raises_is_the_answer_for_it(rewards, wrap):
+    module, reward = importlib.import_module(rewards), wrap(f"{rewards}:length")
+    left = await fault_of(reward("", "", [], [], column=module.ReadsAs(module.leaves)))
+    assert left.kind is FaultKind.REWARD_RAISED
+    assert re.search(r"SystemExit: 5 \(at .*: sys\.exit\(5\)\)", left.message)
+    refused = await fault_of(reward("", "", [], [], column=module.ReadsAs(module.refuses)))
+    assert (refused.kind, refused.message) == (FaultKind.DATA_INVALID, "row has no answer")
+    assert await reward("", "abc", [], []) == 3.0
 
 
 async def test_columns_named_like_the_arguments_do_not_clash(rewards, wrap):
