@@ -49,7 +49,12 @@ class LayerSurroundings:
 def surroundings(model: nn.Module, trace: Trace, config: Mapping[str, Any], roles: ModelRoles) -> LayerSurroundings:
     """Return what all layers of a traced model share."""
     mixers = [name for layer in roles.layers for name in (layer.attention, layer.beside) if name is not None]
-    return LayerSurroundings(model, trace, config, len(roles.layers), KnownCalls(model, trace, mixers).of)
+    # A mixer whose parts the model calls before it cannot run alone: `mixer(hidden, mixer.offered(hidden))`.
+    begun = {name: calls[0].order for name, calls in trace.calls.items()}
+    alone = [
+        name for name in mixers if not any(inside(part, name) and begun[part] < begun[name] for part in trace.calls)
+    ]
+    return LayerSurroundings(model, trace, config, len(roles.layers), KnownCalls(model, trace, alone).of)
 
 
 def infer_layer(around: LayerSurroundings, roles: LayerRoles, number: int) -> Inferred[LayerFinding]:

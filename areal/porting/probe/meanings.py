@@ -204,7 +204,8 @@ def _first(table: tuple[tuple[str, Any], ...], name: str) -> Any:
 
 MAX_ROUNDS = 6
 MAX_CHECKS = 250
-"""A count and no clock, so that what is found depends on neither the machine nor what else it does."""
+"""Of fields that a complaint names, and as many of others. A count and no clock, so that what is found depends on
+neither the machine nor what else it does."""
 
 
 class Repair:
@@ -222,7 +223,7 @@ class Repair:
         self.check = check
         self.original = original
         self.kept = kept
-        self.checks = 0
+        self.checks = {"named": 0, "other": 0}
 
     def run(self, starts: list[dict[str, Any]]) -> dict[str, Any] | str:
         """Return a config that passes, or the complaint about the first of `starts`: those about what was tried in its
@@ -255,10 +256,10 @@ class Repair:
         progress: tuple[dict[str, Any], str | None] | None = None
         emptied, named = progress, self._named(config, complaint)
         for changed in self._changes(config, complaint):
-            is_named = any(changed.get(name) != config.get(name) for name in named)
-            if self.checks >= MAX_CHECKS and not is_named:
+            kind = "named" if any(changed.get(name) != config.get(name) for name in named) else "other"
+            if self.checks[kind] >= MAX_CHECKS:
                 continue
-            self.checks += not is_named
+            self.checks[kind] += 1
             answer = self.check(changed)
             if answer is None:
                 return changed, None
@@ -290,7 +291,7 @@ class Repair:
                 yield {key: value for key, value in config.items() if key != name}
 
     def _named(self, config: Mapping[str, Any], complaint: str) -> list[str]:
-        """Return the fields that a complaint names, which are few: they are tried whatever else was."""
+        """Return the fields that a complaint names: their checks are counted apart, whatever else was tried."""
         fields = [name for name in {**self.original, **config} if name not in self.kept]
         return [name for name in fields if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", complaint)]
 

@@ -7,9 +7,12 @@ import torch
 from torch import nn
 
 from areal.porting.infer.capture import MatrixProduct, Projection, capture
+from areal.porting.infer.layers import surroundings
 from areal.porting.infer.replay import KnownCalls
+from areal.porting.probe.instance import Instance
 from areal.porting.probe.trace import record
-from tests.areal.porting.infer.attention_hosts import HIDDEN, Host
+from areal.porting.records import LayerRoles, ModelRoles
+from tests.areal.porting.infer.attention_hosts import HIDDEN, WIDTH, Attention, Host
 
 OTHERS = torch.arange(30).reshape(2, 15)
 
@@ -42,6 +45,24 @@ class Loud(nn.Module):
             raise AttributeError("its model has not said how loud it is")
         given = self.matrix(hidden)
         return given @ given.transpose(1, 2) @ hidden * self.loudness
+
+
+class Given(Attention):
+    """Gets its keys from its model, which calls a part of it for them."""
+
+    def forward(self, hidden: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        self.keys = keys
+        return super().forward(hidden)
+
+    def project(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        wanted, content = self.wanted(hidden), self.content(hidden)
+        return tuple(each.unflatten(-1, (-1, WIDTH)) for each in (wanted, self.keys, content))
+
+
+class Giving(Host):
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.embed(input_ids)
+        return self.head(self.mixer(hidden, self.mixer.offered(hidden)))
 
 
 @pytest.mark.parametrize("tokens", ["traced", "others"])
@@ -85,3 +106,16 @@ def test_a_module_that_reads_more_than_its_arguments_runs_inside_of_its_model(lo
     found = capture(model, "mixer", OTHERS, calls=calls)
     assert model.forwards - before == forwards
     assert torch.equal(found.output, capture(model, "mixer", OTHERS).output)
+
+
+@pytest.mark.parametrize(("host", "alone"), [(Giving(Given()), False), (Host(Attention()), True)])
+def test_a_module_whose_parts_its_model_calls_is_captured_with_these_calls(host, alone) -> None:
+    trace = record(Instance(subject=None, config={}, hf_config=None, model=host), OTHERS)
+    layer = LayerRoles(block="", attention="mixer", feed_forward=None, norms=())
+    roles = ModelRoles(embedding="embed", layers=(layer,), final_norm=None, head="head")
+    calls = surroundings(host, trace, {}, roles).calls
+
+    found = capture(host, "mixer", OTHERS, calls=calls)
+    names = [projection.name for projection in found.of(Projection)]
+    assert sorted(names) == ["mixer.content", "mixer.merge", "mixer.offered", "mixer.wanted"]
+    assert (calls("mixer", OTHERS) is not None) == alone

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from areal.porting.probe.instance import build, logits, make_tokens
-from areal.porting.probe.meanings import Repair
+from areal.porting.probe.meanings import MAX_CHECKS, Repair
 from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import complete, cut, tiny_config
 from areal.porting.records import ArchitectureRefusedError, SubjectError
@@ -76,6 +76,17 @@ def test_fields_that_a_class_names_are_tried_whatever_else_was():
     found = Repair(complaint, original=others | dict.fromkeys(needed)).run([start])
 
     assert found == start | {"index_keys": 1, "index_dim": 16, "index_budget": 8}
+
+
+def test_a_complaint_that_lists_the_whole_config_is_not_tried_without_end():
+    config, asked = {f"size_{number}": 2000 + number for number in range(100)}, []
+
+    def complaint(changed):
+        asked.append(changed)
+        return f"no model of {sorted(config)}"
+
+    assert Repair(complaint, original=config).run([config]) == complaint(config)
+    assert len(asked) <= 2 * MAX_CHECKS + 2
 
 
 def test_features_are_where_they_can_be_seen():
