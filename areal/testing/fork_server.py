@@ -264,7 +264,7 @@ class ForkServer:
         if self._link.poll(timeout_seconds):
             try:
                 what, pid, code, cpu_seconds = self._link.recv()
-            except EOFError:
+            except (EOFError, OSError):  # a server that was killed with something unread resets the link
                 raise self._gone() from None
             if what == "started":
                 self._started.append(pid)

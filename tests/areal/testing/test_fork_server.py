@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -170,6 +171,16 @@ def test_a_server_that_is_gone_is_said_with_its_exit_code(program):
         server._process.wait()
         with pytest.raises(EngineError, match="fork server: ended with exit code -9"):
             server.start(program)
+
+
+def test_a_server_that_is_killed_while_a_program_starts_is_said_with_its_exit_code(program):
+    with ForkServer(()) as server:
+        os.kill(server._process.pid, signal.SIGSTOP)  # it leaves the order unread
+        end = threading.Timer(0.3, server._process.kill)
+        end.start()
+        with pytest.raises(EngineError, match="fork server: ended with exit code -9"):
+            server.start(program("pass"))
+        end.join()
 
 
 def test_a_process_whose_server_was_killed_before_it_could_notice_does_not_begin(program, tmp_path):
