@@ -179,6 +179,17 @@ class Module:
         nodes = [node for node in self.tree.body if isinstance(node, ast.ImportFrom)]
         return [self.absolute(node) for node in nodes if node.names[0].name == "*"]
 
+    def gives_to_stars(self, name: str) -> bool | None:
+        """Whether `from this import *` binds a name that is bound here; None where `__all__` is put together."""
+        if "__all__" not in self.bindings:
+            return not name.startswith("_")
+        value = self.values.get("__all__")
+        changed = any(dotted_name(each.value) == "__all__" for each in self.nodes(ast.Attribute))
+        plain = isinstance(value, ast.List | ast.Tuple) and all(isinstance(each, ast.Constant) for each in value.elts)
+        if value is None or changed or not plain or len(self.bindings["__all__"]) > 1:
+            return None
+        return name in ast.literal_eval(value)
+
     @cached_property
     def definitions(self) -> dict[str, DefinitionNode]:
         """Top-level functions and classes, those under `if`, `try` and `with` too; of several the first."""

@@ -62,7 +62,7 @@ def check(side: Side, asked: Collection[str]) -> tuple[dict[str, list[tuple[str,
         rows, note = _run(program, Path(folder), wanted)
     found: dict[str, list[tuple[str, Place]]] = {}
     for path, line, rule, message in _certain(rows, texts):
-        if rule == "signature-mismatch" and _takes_fields_of_others(side, path, line):
+        if rule == "signature-mismatch" and _may_be_of_others(side, path, line):
             continue
         if rule == "falls-through" and not _reaches_its_end(side, path, line):
             continue
@@ -104,9 +104,12 @@ def _certain(rows: list[dict[str, Any]], texts: Mapping[str, str]) -> Iterator[t
         yield path, row["location"]["positions"]["begin"]["line"], rule, f"{message} ({code})"
 
 
-def _takes_fields_of_others(side: Side, path: str, line: int) -> bool:
-    """Whether a call makes a dataclass with a base of another package: ty counts only the fields that it can read."""
+def _may_be_of_others(side: Side, path: str, line: int) -> bool:
+    """Whether a call makes a dataclass with a base of another package, or what it calls may be another package's: ty
+    counts only the fields that it can read, and no names of a star that it cannot."""
     module = side.module(path)
+    if module is not None and any(side.find_module(star) is None for star in module.stars):
+        return True
     calls = module.nodes(ast.Call) if module is not None else ()
     names = {
         module.imported.get(call.func.id, f"{module.package}.{call.func.id}")
@@ -181,4 +184,4 @@ def _run(program: str, folder: Path, names: list[str]) -> tuple[list[dict[str, A
     command += ["--no-progress", "--exit-zero", "--", *names]
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("TY_", "VIRTUAL_ENV", "CONDA_"))}
     environment = kept | {"HOME": str(folder), "XDG_CONFIG_HOME": str(folder)}
-    return reported_rows("the type checker", command, folder / "tree", environment)
+    return reported_rows("the type checker", command, folder / "tree", environment, may_be_silent=True)

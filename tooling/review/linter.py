@@ -73,10 +73,16 @@ def _run(program: str, folder: str, names: list[str]) -> tuple[list[dict[str, An
 
 
 def reported_rows(
-    name: str, command: list[str], folder: str | Path, environment: dict[str, str], codes: tuple[int, ...] = (0,)
+    name: str,
+    command: list[str],
+    folder: str | Path,
+    environment: dict[str, str],
+    codes: tuple[int, ...] = (0,),
+    *,
+    may_be_silent: bool = False,
 ) -> tuple[list[dict[str, Any]], str]:
     """Run a checker that prints JSON and ends with one of `codes`; return its rows, and why there are none, "" where it
-    looked."""
+    looked. may_be_silent: it prints nothing where it finds nothing."""
     try:
         done = subprocess.run(
             command,
@@ -90,7 +96,7 @@ def reported_rows(
         if done.returncode not in codes:
             complaint = done.stderr.decode(errors="replace").strip().partition("\n")[0]
             return [], f"{name} ended with exit code {done.returncode}: {complaint}"
-        rows: list[dict[str, Any]] = json.loads(done.stdout) if done.stdout or done.returncode else []
+        rows: list[dict[str, Any]] = json.loads(done.stdout or (b"[]" if may_be_silent else b""))
     except (OSError, subprocess.TimeoutExpired, ValueError) as error:
         return [], f"{name} could not be run: {error}"
     return rows, ""

@@ -192,6 +192,12 @@ def test_without_ruff_the_review_says_what_did_not_look(world, monkeypatch):
     assert any("ruff is not installed" in note for note in outcome.notes)
 
 
+def test_a_ruff_that_says_nothing_at_all_is_broken(monkeypatch):
+    monkeypatch.setattr(linter, "ruff_program", lambda: "true")
+    rows, note = linter.lint({"a.py": "x = 1\n"})
+    assert (rows, note.partition(":")[0]) == ({}, "ruff could not be run")
+
+
 def test_what_only_the_compiler_refuses_is_no_python(world):
     world.commit({"a.py": "def f(a):\n    return a\n\n\nf(a=1)\n"})
     world.commit({"a.py": "def f(a):\n    return a\n\n\nf(a=1, a=2)\n"})

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 INDEX, WORK_TREE = ":index", ":worktree"
 MAX_BYTES = 2_000_000
 """Files over this size are data or generated."""
+_MOST_MODULES = 100
+"""Modules that a name is followed through."""
 
 
 @dataclass
@@ -169,25 +171,38 @@ class Side:
         command = ["grep", *form, "-w", "-F", "-I", *where, *asked, *commit, "--", *patterns]
         return os.fsdecode(self.git.run(*command, allowed=(0, 1)))
 
-    def definition(self, name: str, depth: int = 0) -> tuple[Module, DefinitionNode] | None:
+    def definition(self, name: str) -> tuple[Module, DefinitionNode] | None:
         """Return the function or class of a dotted name, followed through re-exports; None if that is not certain."""
+        return self._looked_up(name, set())[1]
+
+    def _looked_up(self, name: str, seen: set[str]) -> tuple[bool, tuple[Module, DefinitionNode] | None]:
+        """Return whether something may bind a dotted name, and what, where that is certain. `seen`: names that are
+        looked up already, of which none has been found: the first that is ends it."""
         owner, _, last = name.rpartition(".")
         module = self.find_module(owner) if owner else None
-        if module is None or depth > 5:
-            return None
+        if name in seen:  # modules that take everything from each other
+            return False, None
+        seen.add(name)
+        if module is None or len(seen) > _MOST_MODULES:
+            return True, None
         found = module.bindings.get(last, [])
         if not found:
-            starred = (self.definition(f"{star}.{last}", depth + 1) for star in module.stars)
-            return next((each for each in starred if each is not None), None)
+            for star in reversed(module.stars):  # the last one wins
+                there = self.find_module(star)
+                given = there.gives_to_stars(last) if there is not None else not last.startswith("_")
+                bound, definition = self._looked_up(f"{star}.{last}", seen) if given is not False else (False, None)
+                if bound:
+                    return True, definition if given else None
+            return False, None
         if len(found) != 1:  # two branches, or a name that is assigned later: nobody knows which one it is
-            return None
+            return True, None
         node = found[0]
         if isinstance(node, DefinitionNode):
-            return (module, node) if node in module.tree.body else None
+            return True, (module, node) if node in module.tree.body else None
         if isinstance(node, ast.ImportFrom):
             alias = next(each for each in node.names if (each.asname or each.name) == last)
-            return self.definition(f"{module.absolute(node)}.{alias.name}", depth + 1)
-        return None
+            return True, self._looked_up(f"{module.absolute(node)}.{alias.name}", seen)[1]
+        return True, None
 
     def named(self, module: Module, name: str) -> tuple[Module, DefinitionNode] | None:
         """Return the function or class that a plain name means in a module; None if that is not certain."""
