@@ -15,6 +15,10 @@ SPAWN = (
 SPAWN += "        s.go()\n"
 ABOVE = "class Base:\n    async def get(self, k):\n        await k\n\n\nclass A(Base):\n"
 LOSSES = "def f(rows):\n    losses = []\n    for row in rows:\n        loss = g(row)\n        losses.append(loss)\n"
+PIECES = "def f(rows, pages, use):\n    rows = (each for each in rows)\n    for page in pages:\n"
+HELD = "import httpx\n\n\nclass C:\n    def __init__(self):\n        self.client = httpx.AsyncClient()\n\n"
+THREAD = "import threading\n\n\nclass A:\n    def start(self):\n        self.t = threading.Thread(target=self.poll)\n\n"
+EPISODE = "class A:\n    async def run_agent(self, data, client):\n"
 CLOSE = "class A:\n    async def close(self):\n"
 
 ORDINARY: dict[str, list[str]] = {
@@ -186,6 +190,67 @@ ORDINARY: dict[str, list[str]] = {
         "    return pickle.loads(x.cpu().numpy().tobytes())\n",
         "import pickle\nimport torch.distributed as dist\ndef f(x, xs):\n    dist.all_gather(xs, x)\n"
         "    data = xs[0].numpy().tobytes()\n    return pickle.loads(data)\n",
+    ],
+    "iterator-used-up": [
+        "import multiprocessing\n\n\ndef f(jobs, check):\n    pool = multiprocessing.Pool()\n"
+        "    found = pool.map(str, jobs)\n    while True:\n        for each in found:\n            check(each)\n",
+        "def f(pool, jobs, check):\n    found = pool.map(str, jobs)\n    while True:\n        check(list(found))\n",
+        "from jax.lax import map\n\n\ndef f(jobs, check):\n    found = map(str, jobs)\n    while True:\n"
+        "        for each in found:\n            check(each)\n",
+        f"{PIECES}        for row in rows:\n            if row > page:\n                break\n            use(row)\n",
+        f"{PIECES}        for row in rows:\n            use(row)\n            if row > page:\n                return\n",
+        f"{PIECES}        if not any(rows):\n            use(page)\n",
+        f"{PIECES}        use(next((each for each in rows if each > page), None))\n",
+        f"{PIECES}        use(next(enumerate(rows)))\n",
+    ],
+    "relative-in-script": ["from .flow import main\n\nif __name__ == '__main__':\n    main()\n"],
+    "super-without-self": [
+        "class A(B):\n    @staticmethod\n    def __new__(cls, x):\n        return super().__new__(cls, x)\n",
+        "class A(B):\n    @staticmethod\n    def show(self):\n        return super().show()\n",
+    ],
+    "returns-differ": [
+        "def f(a) -> tuple[int, int] | bool:\n    if a:\n        return False\n    return a, 1\n\n\nx, y = f(1)\n",
+        "from typing import Literal\n\n\ndef f(a) -> tuple[int, int] | Literal[False]:\n    if a:\n"
+        "        return False\n    return a, 1\n",
+        "def f(a):\n    yield a\n    if a:\n        return False\n    return a, 1\n\n\nx, y = f(1)\n",
+        "def f(a):\n    if a:\n        return False\n    return 1, *a\n\n\nx, y = f(1)\n",
+        "def key(a):\n    if a.last:\n        return True\n    return a.x, a.y\n\n\nprint(sorted([], key=key))\n",
+    ],
+    "lazy-at-end": [
+        "import re\n\n\ndef f(t):\n    if re.search(r'error: .+?', t):\n        return 1\n    return 2\n",
+        "import re\n\n\ndef f(t):\n    if re.match(r'/api/(.*?)', t):\n        return 1\n    return 2\n",
+        "import re\n\n\ndef f(t):\n    return re.split(r'a(.*?)', t), re.sub(r'a(.*?)', '', t), re.escape(r'(.*?)')\n",
+        "import re\nNAMES = re.compile(r'(.+?)')\n",
+        "import re\nNAMES = [re.compile(r'a(.+?)')]\n",
+        "from lazy_at_end_3 import NAMES\n\nprint(NAMES.fullmatch('x'))\n",
+    ],
+    "update-without-pause": [
+        "import torch.distributed as dist\n\n\ndef update_weights_from_distributed(model, w, group):\n"
+        "    dist.broadcast(w, src=0, group=group)\n    model.load_weights([w])\n",
+        "import torch.distributed as dist\n\n\nclass W:\n    def update_weights_from_disk(self, m):\n"
+        "        self.engine.update_weights_from_disk(m)\n        dist.barrier(group=self.g)\n",
+        "import torch.distributed as dist\n\n\nclass W:\n    def update_weights_from_disk(self, m):\n"
+        "        with self.rollout.stopped:\n            self.rollout.update_weights_from_disk(m)\n"
+        "        dist.barrier(group=self.g)\n",
+        "import torch.distributed as dist\n\n\nclass W:\n    def update_weights_from_disk(self, m):\n"
+        "        self.rollout.sleep()\n        self.rollout.update_weights_from_disk(m)\n"
+        "        dist.barrier(group=self.g)\n",
+    ],
+    "shared-row-changed": [
+        f"{EPISODE}        self.rows = data['messages']\n        rows = [1]\n        rows.append(client)\n",
+        f"{EPISODE}        data = dict(data)\n        rows = list(data['messages'])\n        rows.append(1)\n",
+        f"{EPISODE}        data = {{**data}}\n        data['m'] = list(data['m'])\n        rows = data['m']\n"
+        "        rows.append(1)\n",
+    ],
+    "session-left-open": [
+        HELD.replace("C:", "C(Closing):"),
+        f"{HELD}    async def end(self):\n        if s := self.client:\n            await s.aclose()\n",
+        f"{HELD}\nasync def run(c):\n    await c.client.aclose()\n",
+        f"{HELD}    def get(self, make):\n        return self.client or make()\n",
+    ],
+    "thread-not-daemon": [
+        f"{THREAD}    def poll(self):\n        while not self.ends:\n            self.step()\n\n"
+        "    def stop(self):\n        self.ends = True\n        self.t.join()\n",
     ],
     "crossed-branches": ["def f(use_gpu):\n    return 'cpu-ram' if use_gpu else 'cpu-gpu-ram'\n"],
 }

@@ -3,6 +3,8 @@ cases and nothing beside them."""
 
 from __future__ import annotations
 
+import pytest
+
 DIST = "import torch.distributed as dist\n\n\n"
 POOL = "def f(executor, jobs, check):\n    found = executor.map(str, jobs)\n"
 HELD = (
@@ -19,6 +21,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "iterator-used-up": (
         [
             f"{POOL}    while True:\n        for each in found:\n            check(each)\n",
+            f"{POOL}    while True:\n        for each in found:\n            if check(each):\n                break\n"
+            "        for each in found:\n            each.stop()\n",
             f"{POOL}    while check(1):\n        for i, each in enumerate(found):\n            check(i, each)\n",
             "def f(rows, epochs):\n    pairs = zip(rows, rows[1:])\n    for _ in range(epochs):\n"
             "        for one, other in pairs:\n            print(one, other)\n",
@@ -75,11 +79,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "relative-in-script": (
         [
-            f"from .flow import main\n\n{MAIN}",
-            f"from . import flow\n\n\ndef main():\n    flow.run()\n\n\n{MAIN}",
-            f"import os\n\nfrom .tools.flow import main\n\nprint(os.name)\n{MAIN}",
+            f"# python relative_in_script_bad_0.py\nfrom .flow import main\n\n{MAIN}",
+            f"# python3 -u ./relative_in_script_bad_1.py\nfrom . import flow\n\n\n{MAIN}",
+            f"MORE = '''\npython -m pkg.launcher.local \\\n  "
+            f"relative_in_script_bad_2.py x=1\n'''\nfrom .tools.flow import main\n\n{MAIN}",
         ],
         [
+            f"# python -m relative_in_script_good_0\nfrom .flow import main\n\n{MAIN}",
+            f"# python -m pytest relative_in_script_good_1.py\nfrom .flow import main\n\n{MAIN}",
             f"from flow import main\n\n{MAIN}",
             "from .flow import main\n\n\ndef f():\n    main()\n",
             f"def main():\n    from .flow import run\n\n    run()\n\n\n{MAIN}",
@@ -101,7 +108,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "import re\nP = re.compile(r'(?:vllm|sglang)\\.(.+?)')\n",
             "import re\n\n\ndef f(text):\n    return re.search(r'name: (.*?)', text)\n",
-            "import re\n\n\ndef f(text):\n    return re.findall(r'<a>.+?', text)\n",
+            "import re\n\n\ndef f(text):\n    return re.findall(r'<a>(?P<b>x?.+?)', text)\n",
         ],
         [
             "import re\nP = re.compile(r'(?:vllm|sglang)\\.(.+)$')\n",
@@ -112,16 +119,18 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "returns-differ": (
         [
-            "def f(a, b):\n    if a > b:\n        return False\n    return True, a, b\n",
-            "def f(a):\n    if not a:\n        return 0, None\n    if a > 1:\n        return True\n    return 1, a\n",
+            "def f(a, b):\n    if a > b:\n        return False\n    return True, a, b\n\n\n_, x, y = f(1, 2)\n",
+            "def f(a) -> tuple[int, int]:\n    if not a:\n        return 0, None\n    if a > 1:\n"
+            "        return True\n    return 1, a\n",
             "class A:\n    def f(self, a):\n        for x in a:\n            if x:\n                return x, a\n"
-            "        return False\n",
+            "        return False\n\n    def g(self, a):\n        x, y = self.f(a)\n        return x + y\n",
         ],
         [
-            "def f(a, b):\n    if a > b:\n        return False, None, None\n    return True, a, b\n",
-            "def f(a, b):\n    if a > b:\n        return None\n    return a, b\n",
-            "def f(a, b, g):\n    if a > b:\n        return False\n    if a:\n        return g()\n    return a, b\n",
-            "def f(a, b):\n    return a > b and (a, b)\n",
+            "def f(a, b):\n    if a > b:\n        return False, None\n    return True, a\n\n\nx, y = f(1, 2)\n",
+            "def f(a, b):\n    if a > b:\n        return None\n    return a, b\n\n\nx, y = f(1, 2)\n",
+            "def f(a, b, g):\n    if a > b:\n        return False\n    if a:\n        return g()\n    return a, b\n\n\n"
+            "x, y = f(1, 2, print)\n",
+            "def f(a, b):\n    return a > b and (a, b)\n\n\nx, y = f(1, 2)\n",
         ],
     ),
     "barrier-on-devices": (
@@ -159,6 +168,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "class A:\n    async def run_agent(self, data, client):\n        rows = data['messages']\n"
             "        rows.append(await client.ask(rows))\n",
+            "class A:\n    async def run_agent(self, data, client):\n        data = dict(data)\n"
+            "        rows = data['messages']\n        rows.append(await client.ask(rows))\n",
         ],
         [
             "class A:\n    async def run_agent(self, data, client):\n        rows = data['messages'].copy()\n"
@@ -199,6 +210,14 @@ def test_a_library_does_without_its_tests(world):
     assert [each for each in world.found() if each[0] == "test-in-library"] == [("test-in-library", "pkg/a.py", 1)]
 
 
+def test_programs_beside_a_library_may_use_tests_and_a_library_its_own_timers(world):
+    world.commit(
+        {"pkg/__init__.py": "", "pkg/test_time.py": "X = 1\n", "tests/__init__.py": "", "tests/utils.py": "X = 1\n"}
+    )
+    world.commit({"scripts/bench.py": "from tests.utils import X\n", "pkg/a.py": "from pkg.test_time import X\n"})
+    assert [each for each in world.found() if each[0] == "test-in-library"] == []
+
+
 def test_a_hook_starts_a_file_that_is_there(world):
     world.commit({"tools/check.py": "print(1)\n"})
     entry = "repos:\n  - hooks:\n      - entry: python tools/{}.py\n      - entry: python scripts/elsewhere.py\n"
@@ -206,6 +225,26 @@ def test_a_hook_starts_a_file_that_is_there(world):
     assert world.found() == []
     world.commit({".pre-commit-config.yaml": entry.format("header")})
     assert world.found() == [("named-file-missing", ".pre-commit-config.yaml", 3)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "- run: cd tools && python tools/gone.py",
+        "- {working-directory: x, run: python tools/gone.py}",
+        "- run: print(1)  # python tools/gone.py",
+        "- run: curl -o tools/gone.py https://example.org && python tools/gone.py",
+        "- run: python tools/part/gone.py",
+        "- run: python tools/check.py",
+        "- run: bash tools/linked/gone.sh",
+    ],
+)
+def test_a_file_that_is_elsewhere_or_comes_later_is_not_missed(world, line):
+    world.write({"tools/part/tools/check.py": "print(1)\n", "deep/tools/part/gone.py": "print(1)\n"})
+    (world.root / "tools/linked").symlink_to("part")
+    world.commit({})
+    world.commit({".github/workflows/a.yml": f"jobs:\n  {line}\n"})
+    assert world.found() == []
 
 
 def test_fields_of_a_base_that_came_with_a_star_are_known(world):
@@ -219,3 +258,31 @@ def test_fields_of_a_base_that_came_with_a_star_are_known(world):
     text = "from pkg.b import B as Config\n\n\ndef f(config: Config):\n    return config.x, config.y, config.z\n"
     world.commit({"pkg/c.py": text})
     assert world.found() == [("unknown-attribute", "pkg/c.py", 5)]
+
+
+def test_of_several_stars_the_last_one_that_gives_a_name_wins(world):
+    world.commit(
+        {
+            "pkg/__init__.py": "",
+            "pkg/a.py": "__all__ = ['load']\n\n\ndef load(x):\n    return x\n\n\ndef open(x):\n    return x\n",
+            "pkg/b.py": "def load(path, size):\n    return path, size\n\n\ndef _make(x):\n    return x\n",
+        }
+    )
+    calls = "\n\nload(1, 2)\nopen('x', 'w')\n_make(1, 2)\n"
+    world.commit(
+        {
+            "pkg/c.py": f"from pkg.a import *\nfrom pkg.b import *\n{calls}",
+            "pkg/d.py": f"from pkg.b import *\nfrom pkg.a import *\n{calls}",
+            "pkg/e.py": f"from pkg.a import *\nfrom elsewhere import *\n{calls}",
+        }
+    )
+    assert [each for each in world.found() if each[0] == "signature-mismatch"] == [
+        ("signature-mismatch", "pkg/d.py", 5)
+    ]
+
+
+def test_modules_that_take_everything_from_each_other_are_read_once(world):
+    stars = "".join(f"from pkg.m{number} import *\n" for number in range(60))
+    world.commit({"pkg/__init__.py": "", **{f"pkg/m{number}.py": stars for number in range(60)}})
+    world.commit({"pkg/use.py": "from pkg.m0 import *\n\ngone(1)\n"})
+    assert [each for each in world.found() if each[1] == "pkg/use.py" and each[0] == "signature-mismatch"] == []

@@ -139,19 +139,32 @@ def _is_defined(comparison: Comparison, name: str) -> bool:
 
 
 def named_file_missing(comparison: Comparison) -> Iterator[Place]:
-    """Find a program that a hook or a workflow starts, and the repository does not have."""
-    tops = {path.partition("/")[0] for path in comparison.head.paths}
+    """Find a program that a hook or a workflow starts, and the repository does not have. A file that moves to another
+    folder, or brings more code here, may mean what is not there before it runs."""
+    paths = comparison.head.paths
+    tops = {path.partition("/")[0] for path in paths}
     for file in comparison.files:
         if not file.path.startswith((".pre-commit", ".github/workflows/")) or not file.path.endswith((".yaml", ".yml")):
             continue
-        lines = (comparison.head.text(file.path) or "").split("\n") if file.status != "D" else []
+        text = (comparison.head.text(file.path) or "") if file.status != "D" else ""
+        lines = [re.sub(r"(?:^|\s)#.*", "", line) for line in text.split("\n")]
+        if any(_ELSEWHERE.search(line) for line in lines):
+            continue
         for number in sorted(file.added):
             for found in _STARTED.finditer(lines[number - 1] if number <= len(lines) else ""):
                 path = found["path"].removeprefix("./")
-                if path.partition("/")[0] in tops and path not in comparison.head.paths:
+                before = "\n".join(lines[: number - 1]) + lines[number - 1][: found.start()]
+                made = PurePosixPath(path).name in before  # a line before may write it
+                linked = any(str(parent) in paths for parent in PurePosixPath(path).parents)  # a link, or a submodule
+                deeper = any(each.endswith(f"/{path}") for each in paths)
+                if path.partition("/")[0] in tops and path not in paths and not (made or linked or deeper):
                     yield Place(file.path, number, f"starts `{path}`, which is not in the repository")
 
 
+_ELSEWHERE = re.compile(
+    r"\b(?:cd|pushd)\s|working-directory|repository:|\bclone\b|submodule|\b(?:docker|podman|ssh|kubectl|unzip|tar)\s"
+)
+"""Other folders, other machines, and code that comes from elsewhere."""
 _STARTED = re.compile(r"(?:^|[\s\"'])(?:python3?|bash|sh)\s+(?P<path>(?:\./)?[\w.-]+/[\w./-]+\.(?:py|sh))\b")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from typing import TYPE_CHECKING
 
 from tooling.review.records import Place, Rule, Severity, is_test
@@ -97,28 +98,46 @@ def _at_import(module: Module) -> Iterator[tuple[ast.Import | ast.ImportFrom, st
 
 
 def relative_in_script(module: Module, side: Side) -> Iterator[Place]:
-    """Find a relative import in a main program outside of packages: run as a file, it has no parent."""
+    """Find a relative import in a main program outside of packages that a document or a script runs as a file: it has
+    no parent there. `python -m examples.search.run` gives it one, `__init__.py` or not."""
     # A folder below a package is run as `-m package.folder.program`.
     folders = ["", *itertools.accumulate(module.path.split("/")[:-1], "{}/{}".format)]
     if "__main__" not in module.text or any(f"{each}/__init__.py".lstrip("/") in side.paths for each in folders):
         return
     tests = (each.test for each in module.nodes(ast.If) if module.parents.get(each) is module.tree)
-    if any("__name__ == '__main__'" in ast.unparse(each) for each in tests):
-        for node in module.nodes(ast.ImportFrom):
-            if node.level and module.parents.get(node) is module.tree:
-                said = f"`{ast.unparse(node)[:60]}` fails where this file is run, outside of packages"
-                yield Place(module.path, node.lineno, said)
+    if not any("__name__ == '__main__'" in ast.unparse(each) for each in tests):
+        return
+    relative = [each for each in module.nodes(ast.ImportFrom) if each.level and module.parents.get(each) is module.tree]
+    told = _run_as_file(module.path, side) if relative else ""
+    for node in relative if told else ():
+        said = f"`{ast.unparse(node)[:60]}` fails where this file is run as {told} says"
+        yield Place(module.path, node.lineno, said, told)
+
+
+def _run_as_file(path: str, side: Side) -> str:
+    """Return the first document, workflow or script that says `python3 -u examples/run.py`, or
+    `python -m some.launcher examples/run.py`; "" for none."""
+    gap = r"(?:[ \t]|\\\n)+"
+    option = rf"{gap}-m{gap}[\w.]*(?:launch|distributed\.run)[\w.]*|{gap}-(?!m)[^\s`]+"
+    run = re.compile(rf"(?:python[\d.]*|torchrun)(?:{option})*{gap}(?:\./)?{re.escape(path)}(?![\w/])")
+    return next((each for each in side.grep([path], *_TELLING) if run.search(side.text(each) or "")), "")
+
+
+_TELLING = ("*.md", "*.rst", "*.txt", "*.sh", "*.yml", "*.yaml", "*.toml", "*.py", "*Makefile", "*Dockerfile")
 
 
 def test_in_library(module: Module, side: Side) -> Iterator[Place]:
-    """Find a module that needs the tests of its package to be imported."""
+    """Find a module of a package that needs tests of the same package to be imported."""
     if is_test(module.path) or not module.path.endswith(".py") or "test" in module.path.lower():
         return
     for node in module.nodes(ast.ImportFrom):
         origin = module.absolute(node)
         path = side.packages.get(origin, "")
         at_top = all(isinstance(each, ast.Module) for each in module.around(node))
-        if at_top and path and origin.partition(".")[0] in side.roots and is_test(path):
+        root = origin.partition(".")[0]
+        same = root in side.roots and module.path.removeprefix("src/").partition("/")[0] == root
+        # `pkg/test_time.py` is installed like the modules beside it.
+        if at_top and same and {"test", "tests"} & set(path.split("/")[:-1]):
             yield Place(
                 module.path, node.lineno, f"`{origin}` is a test: it is not there where this is installed", path
             )

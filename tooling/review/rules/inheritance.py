@@ -161,16 +161,19 @@ _SIBLINGS: Final = 3
 
 
 def super_without_self(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `super()` in a static method, or in a function without parameters: Python finds no object there."""
+    """Find `super()` in a static method: it takes the first parameter for the object, and there may be none."""
     for call in module.nodes(ast.Call):
         function = module.function_of(call)
         if not isinstance(call.func, ast.Name) or call.func.id != "super" or call.args or call.keywords:
             continue
-        owner = module.class_of(function) if isinstance(function, Function) else None
-        if isinstance(function, Function) and owner is not None:
-            static = any(last_name(each) == "staticmethod" for each in function.decorator_list)
-            if static:
-                yield Place(module.path, call.lineno, f"`{function.name}` is static: `super()` finds no object in it")
+        if not isinstance(function, Function) or module.class_of(function) is None or function.name == "__new__":
+            continue
+        first = [each.arg for each in (*function.args.posonlyargs, *function.args.args)][:1]
+        # One that is called `Base.method(self, ...)` gives it an object.
+        static = any(last_name(each) == "staticmethod" for each in function.decorator_list)
+        if static and first not in (["cls"], ["self"]):
+            took = f"takes `{first[0]}` for the object" if first else "finds no object"
+            yield Place(module.path, call.lineno, f"`{function.name}` is static: `super()` {took}")
 
 
 RULES: Final = (

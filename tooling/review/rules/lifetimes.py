@@ -11,15 +11,16 @@ from tooling.python.module import Function, keyword, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
 _ONCE: Final = frozenset({"filter", "map", "zip"})
-_READERS: Final = frozenset({"all", "any", "dict", "enumerate", "list", "max", "min", "set", "sorted", "sum", "tuple"})
+_READERS: Final = frozenset({"dict", "list", "max", "min", "set", "sorted", "sum", "tuple"})
+"""Builtins that read an iterator to its end; `any` and `all` may stop before."""
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
-_POOL: Final = re.compile(r"executor|pool", re.IGNORECASE)
+_EXECUTORS: Final = frozenset({"ProcessPoolExecutor", "ThreadPoolExecutor"})
 _LOADER: Final = re.compile(r"(^|_)(data_?)?loader$")
 _SESSIONS: Final = frozenset({"aiohttp.ClientSession", "httpx.AsyncClient", "httpx.Client"})
 _OWNS: Final = re.compile(r"^[A-Z]|clos|enter|exit|regist|clean|append|callback")
@@ -35,38 +36,60 @@ def iterator_used_up(module: Module, _side: Side) -> Iterator[Place]:
             check(each)
     """
     for source in module.nodes(ast.Assign):
-        function = module.function_of(source) if _is_once(source) else None
+        function = module.function_of(source) if _is_once(module, source) else None
         name = last_name(source.targets[0])
         if not isinstance(function, Function) or not isinstance(source.targets[0], ast.Name):
             continue
         uses = [each for each in own_nodes(function) if isinstance(each, ast.Name) and each.id == name]
+        read = [each for each in uses if isinstance(each.ctx, ast.Load) and _is_read_whole(module, each)]
         held = set(module.around(source, function))
-        for node in uses if sum(isinstance(each.ctx, ast.Store) for each in uses) == 1 else ():
-            if not isinstance(node.ctx, ast.Load) or not _is_read_whole(module, node):
-                continue
-            around = (each for each in module.around(node, function) if isinstance(each, _LOOPS) and each not in held)
+        for node in read if sum(isinstance(each.ctx, ast.Store) for each in uses) == 1 else ():
+            around = [each for each in module.around(node, function) if isinstance(each, _LOOPS) and each not in held]
             again = [each for each in around if not _is_its_own(each, node)]
-            if again and not any(isinstance(each, ast.Return) for one in again for each in one.body):
+            # Who leaves such a loop early may read on where it stopped.
+            if again and not any(_leaves(module, each, around) for each in ast.walk(around[-1])):
+                inside = set(ast.walk(again[-1]))
+                line = min(each.lineno for each in read if each in inside)
                 said = f"`{name}` is used up after the first round of the loop"
-                yield Place(module.path, node.lineno, said, f"{module.path}:{source.lineno}")
+                yield Place(module.path, line, said, f"{module.path}:{source.lineno}")
+                break
 
 
-def _is_once(statement: ast.Assign) -> bool:
-    """`rows = map(...)`, `zip(...)`, `executor.map(...)`, `(x for x in rows)`."""
+def _leaves(module: Module, node: ast.AST, loops: Sequence[ast.AST]) -> bool:
+    """Whether it is a `return`, or a `break` that ends one of the loops."""
+    if isinstance(node, ast.Break):
+        return next(each for each in module.around(node) if isinstance(each, _LOOPS)) in loops
+    return isinstance(node, ast.Return)
+
+
+def _is_once(module: Module, statement: ast.Assign) -> bool:
+    """`rows = map(...)`, `zip(...)`, `executor.map(...)`, `(x for x in rows)`. A pool of multiprocessing has a `map`
+    that returns a list."""
     value = statement.value if len(statement.targets) == 1 else None
     if not isinstance(value, ast.Call):
         return isinstance(value, ast.GeneratorExp)
     if isinstance(value.func, ast.Name):
-        return value.func.id in _ONCE
-    return last_name(value.func) == "map" and bool(_POOL.search(ast.unparse(value.func)))
+        return value.func.id in _ONCE and value.func.id not in module.bindings and not module.stars
+    if not isinstance(value.func, ast.Attribute) or value.func.attr != "map":
+        return False
+    pool = last_name(value.func.value)
+    made = [each.value for each in module.nodes(ast.Assign) if any(last_name(one) == pool for one in each.targets)]
+    entered = [(each.context_expr, each.optional_vars) for each in module.nodes(ast.withitem)]
+    made += [entering for entering, bound in entered if bound is not None and last_name(bound) == pool]
+    calls = [last_name(each.func) if isinstance(each, ast.Call) else "" for each in made]
+    return set(calls) <= _EXECUTORS if pool and calls else "executor" in pool.lower()
 
 
 def _is_read_whole(module: Module, node: ast.expr) -> bool:
-    """`for x in rows`, `enumerate(rows)`, `list(rows)`."""
+    """`for x in rows`, `[x for x in rows]`, `for i, x in enumerate(rows)`, `list(rows)`."""
     parent = module.parents.get(node)
-    if isinstance(parent, ast.For | ast.AsyncFor | ast.comprehension):
+    if isinstance(parent, ast.comprehension):
+        return parent.iter is node and not isinstance(module.parents[parent], ast.GeneratorExp)  # who reads that?
+    if isinstance(parent, ast.For | ast.AsyncFor):
         return parent.iter is node
-    return isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and parent.func.id in _READERS
+    if not isinstance(parent, ast.Call) or not isinstance(parent.func, ast.Name) or parent.func.id in module.bindings:
+        return False
+    return parent.func.id in _READERS or (parent.func.id == "enumerate" and _is_read_whole(module, parent))
 
 
 def _is_its_own(loop: ast.For | ast.AsyncFor | ast.While, node: ast.expr) -> bool:
@@ -84,9 +107,16 @@ def loader_cycled(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def session_left_open(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `self.session = ClientSession()` in a class that never closes it, nor hands it out."""
+    """Find `self.session = ClientSession()` in a class without bases that never closes it, nor hands it out."""
+    if "aiohttp" not in module.text and "httpx" not in module.text:
+        return
     for owner in module.nodes(ast.ClassDef):
-        nodes = list(ast.walk(owner))
+        if any(last_name(each) != "object" for each in owner.bases):  # a base may close it
+            continue
+        # Classes inside it are looked at by themselves.
+        classes = [each for each in ast.walk(owner) if isinstance(each, ast.ClassDef) and each is not owner]
+        nested = {each for one in classes for each in ast.walk(one)}
+        nodes = [each for each in ast.walk(owner) if each not in nested]
         uses = [each for each in nodes if isinstance(each, ast.Attribute) and last_name(each.value) == "self"]
         for node in nodes:
             target = node.targets[0] if isinstance(node, ast.Assign) else None
@@ -96,7 +126,9 @@ def session_left_open(module: Module, _side: Side) -> Iterator[Place]:
             if module.dotted(made.func) not in _SESSIONS:
                 continue
             parents = [module.parents[each] for each in uses if each.attr == target.attr and each is not target]
-            if not any(_ends_elsewhere(module, each) for each in parents):
+            named = (each for each in module.nodes(ast.Attribute) if last_name(each.value) == target.attr)
+            outside = any(each.attr in _CLOSES for each in named)  # `await client.session.close()`
+            if not outside and not any(_ends_elsewhere(module, each) for each in parents):
                 yield Place(module.path, made.lineno, f"nothing closes `self.{target.attr}` of `{owner.name}`")
 
 
@@ -104,8 +136,10 @@ def _ends_elsewhere(module: Module, parent: ast.AST) -> bool:
     """Whether a session is closed here, entered, or handed to somebody who may close it."""
     if isinstance(parent, ast.Attribute):
         return parent.attr in _CLOSES
-    if isinstance(parent, ast.withitem | ast.Return | ast.Dict | ast.List | ast.Tuple):
+    if isinstance(parent, ast.withitem | ast.Return | ast.Dict | ast.List | ast.Tuple | ast.NamedExpr):
         return True
+    if isinstance(parent, ast.BoolOp):  # `return self.session or make()`, but not `if self.session and ok`
+        return not isinstance(module.parents[parent], ast.If | ast.While | ast.IfExp | ast.Assert)
     if isinstance(parent, ast.keyword):
         parent = module.parents[parent]
     # `Pool(self.session)` may own it from now on; `post(self.session, url)` does not.
@@ -132,11 +166,12 @@ def thread_not_daemon(module: Module, _side: Side) -> Iterator[Place]:
         endless = [each for one in found for each in own_nodes(one) if isinstance(each, ast.While)]
         # `Thread(target=self.server.run)`: what another object runs ends when that object says so.
         serves = last_name(target.value).endswith("server") and target.attr in {"run", "serve_forever"}
-        sets = any(
-            isinstance(each, ast.Attribute) and each.attr == "daemon" and isinstance(each.ctx, ast.Store)
-            for each in (ast.walk(owner) if owner else ())
-        )
-        if (endless or serves) and not sets:
+        inside = [each for each in (ast.walk(owner) if owner else ()) if isinstance(each, ast.Attribute)]
+        sets = any(each.attr == "daemon" and isinstance(each.ctx, ast.Store) for each in inside)
+        made = module.parents[call]
+        names = {last_name(each) for each in (made.targets if isinstance(made, ast.Assign) else ())}
+        joins = any(each.attr == "join" and last_name(each.value) in names for each in inside)
+        if (endless or serves) and not sets and not joins:
             said = f"`{ast.unparse(target)}` keeps the process alive after the main thread has failed"
             yield Place(module.path, call.lineno, said)
 

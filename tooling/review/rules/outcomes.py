@@ -172,17 +172,37 @@ def error_returned(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, "`NotImplementedError` is returned, and not raised")
 
 
-def returns_differ(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `return False` in a function whose other paths return several values."""
+def returns_differ(module: Module, side: Side) -> Iterator[Place]:
+    """Find `return False` in a function whose other paths return several values, and which says that it returns a
+    tuple or has a caller that unpacks one. Other callers may well ask which of the two they got."""
     for function in module.functions():
-        given = [each for each in own_nodes(function) if isinstance(each, ast.Return)]
-        sizes = {len(each.value.elts) for each in given if isinstance(each.value, ast.Tuple)}
+        inside = own_nodes(function)
+        given = [each for each in inside if isinstance(each, ast.Return)]
+        tuples = [each.value.elts for each in given if isinstance(each.value, ast.Tuple)]
         single = [each for each in given if isinstance(each.value, ast.Constant) and isinstance(each.value.value, bool)]
-        others = [each for each in given if not isinstance(each.value, ast.Tuple) and each not in single]
-        if len(sizes) == 1 and min(sizes) > 1 and not others:
+        if not single or not tuples or len(single) + len(tuples) < len(given) or len(set(map(len, tuples))) > 1:
+            continue
+        starred = any(isinstance(each, ast.Starred) for elts in tuples for each in elts)
+        if starred or len(tuples[0]) < 2 or any(isinstance(each, ast.Yield | ast.YieldFrom) for each in inside):
+            continue
+        promised = isinstance(function.returns, ast.Subscript) and last_name(function.returns.value).lower() == "tuple"
+        if promised or (function.returns is None and _is_unpacked(side, function)):
             for each in single:
-                said = f"`{function.name}` returns {min(sizes)} values elsewhere"
+                said = f"`{function.name}` returns {len(tuples[0])} values elsewhere"
                 yield Place(module.path, each.lineno, f"`{ast.unparse(each)}`: {said}")
+
+
+def _is_unpacked(side: Side, function: Function) -> bool:
+    """Whether there is `a, b = f(...)` of a function or method somewhere."""
+    for path in side.grep([function.name], "*.py"):
+        module = side.module(path)
+        for node in module.nodes(ast.Assign) if module is not None else ():
+            call = node.value.value if isinstance(node.value, ast.Await) else node.value
+            if module is None or not isinstance(node.targets[0], ast.Tuple) or not isinstance(call, ast.Call):
+                continue
+            if last_name(call.func) == function.name and _reached(module, side, call) is function:
+                return True
+    return False
 
 
 RULES: Final = (

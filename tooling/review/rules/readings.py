@@ -150,22 +150,29 @@ def doubled_word(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"{found[0]!r} in a message")
 
 
-def lazy_at_end(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a pattern that ends in `.+?` or `.*?`: it takes one character, or none, whatever follows."""
+def lazy_at_end(module: Module, side: Side) -> Iterator[Place]:
+    """Find a pattern that ends in a group `(.+?)` or `(.*?)`: it takes one character, or none, whatever follows."""
     for call in module.nodes(ast.Call):
         name = module.dotted(call.func)
-        pattern = call.args[0] if call.args and name.startswith("re.") and name != "re.fullmatch" else None
+        pattern = call.args[0] if call.args and name in _TAKING else None
         text = pattern.value if isinstance(pattern, ast.Constant) and isinstance(pattern.value, str) else ""
         found = _LAZY.search(text)
-        # A compiled one may be asked for a full match.
-        if found and not (name == "re.compile" and "fullmatch(" in module.text):
-            yield Place(module.path, call.lineno, f"`{found[0]}` at the end takes as little as it can")
+        parent = module.parents[call]
+        if not found or isinstance(parent, _TESTS):  # whether it is there, whatever the group takes
+            continue
+        if name == "re.compile":  # a compiled one may be asked for a full match
+            held = last_name(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
+            users = [side.text(path) or "" for path in side.grep([held], "*.py")] if held[:1] not in {"", "_"} else []
+            if not held or any("fullmatch" in each for each in (module.text, *users)):
+                continue
+        yield Place(module.path, call.lineno, f"`{found[0]}` at the end takes as little as it can")
 
 
-_LAZY: Final = re.compile(r"(?:[^\\]|^)\.[+*]\?\)*$")
+_TAKING: Final = frozenset({"re.compile", "re.findall", "re.finditer", "re.match", "re.search"})
+_LAZY: Final = re.compile(r"(?<!\\)\((?:\?P<\w+>|(?!\?))(?:[^()\\]|\\.)*?\.[+*]\?\)$")
 
 RULES: Final = (
-    Rule("lazy-at-end", Severity.HIGH, in_file=lazy_at_end),
+    Rule("lazy-at-end", Severity.MEDIUM, in_file=lazy_at_end),
     Rule("version-as-text", Severity.HIGH, in_file=version_as_text),
     Rule("text-of-none", Severity.MEDIUM, in_file=text_of_none),
     Rule("zero-as-missing", Severity.MEDIUM, in_tests=False, in_file=zero_as_missing),

@@ -29,37 +29,57 @@ def mutated_row(module: Module, _side: Side) -> Iterator[Place]:
         named = [name for name in parameters(function) if name in _ROW]
         nodes = list(own_nodes(function)) if named else []
         for name in named:
-            uses = (node for node in nodes if isinstance(node, ast.Name) and node.id == name)
-            if any(isinstance(node.ctx, ast.Store | ast.Del) for node in uses):
+            uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == name]
+            stored = [node for node in uses if isinstance(node.ctx, ast.Store | ast.Del)]
+            shallow = len(stored) == 1 and _is_shallow_copy(module.parents[stored[0]], name)
+            if stored and not shallow:
                 continue  # a copy, most of the time
             if function.name.endswith(("run_episode", "run_agent")):
-                yield from _changed_keys(module, function, nodes, name)
-            elif _MADE_PER_STEP.search(function.name):
+                yield from _changed_keys(module, function, nodes, name, own=shallow)
+            elif not shallow and _MADE_PER_STEP.search(function.name):
                 yield from _changed_tensors(module, function, nodes, name)
 
 
-def _changed_keys(module: Module, function: Function, nodes: list[ast.AST], name: str) -> Iterator[Place]:
+def _is_shallow_copy(node: ast.AST, name: str) -> bool:
+    """Whether it is `data = dict(data)`, `data.copy()` or `{**data}`: lists in it are still those of the row."""
+    value = node.value if isinstance(node, ast.Assign) else None
+    if isinstance(value, ast.Dict):
+        return value.keys == [None] and _is(value.values[0], name)
+    if not isinstance(value, ast.Call):
+        return False
+    if isinstance(value.func, ast.Attribute) and _is(value.func.value, name):
+        return value.func.attr == "copy"
+    return last_name(value.func) in {"copy", "dict"} and len(value.args) == 1 and _is(value.args[0], name)
+
+
+def _changed_keys(module: Module, function: Function, nodes: list[ast.AST], name: str, *, own: bool) -> Iterator[Place]:
+    """own: the function has a shallow copy, whose keys are its own."""
     for node in nodes:
         changed = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and _is(node.value, name)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             changed = node.func.attr in _CHANGING and _is(node.func.value, name)
-        if changed:
+        if changed and not own:
             message = f"`{function.name}` changes `{name}`, which all samples of the group share"
             yield Place(module.path, getattr(node, "lineno", 1), message)
-        alias = _held(node, name)
+        alias = _held(nodes, node, name)
+        if not alias:
+            continue
         stored = [each for each in nodes if _is(each, alias) and isinstance(getattr(each, "ctx", None), ast.Store)]
         grown = (each.func for each in nodes if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute))
         added = any(each.attr in _GROWING and _is(each.value, alias) for each in grown)
-        if alias and len(stored) == 1 and added:
+        if len(stored) == 1 and added:
             message = f"`{alias}` is the row's own list: what is added stays for all samples of the group"
             yield Place(module.path, getattr(node, "lineno", 1), message)
 
 
-def _held(node: ast.AST, name: str) -> str:
-    """Return "messages" of `messages = data["messages"]`."""
+def _held(nodes: list[ast.AST], node: ast.AST, name: str) -> str:
+    """Return "messages" of `messages = data["messages"]`, unless the function put the list there itself."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Subscript):
         return ""
-    return last_name(node.targets[0]) if _is(node.value.value, name) else ""
+    target = node.targets[0]
+    if not isinstance(target, ast.Name) or not _is(node.value.value, name) or _is_stored(nodes, node.value):
+        return ""
+    return target.id
 
 
 _GROWING = frozenset({"append", "extend", "insert"})
