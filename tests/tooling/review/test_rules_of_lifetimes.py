@@ -52,12 +52,15 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             f"{HELD}    async def get(self, url):\n        return await self.session.get(url)\n",
             "import httpx\n\n\nclass Client:\n    def __init__(self):\n        self.http = httpx.AsyncClient()\n",
+            HELD.replace("Client:", "Client(Base, ABC):") + "\n\nclass Base:\n    pass\n",
             f"{HELD}    async def get(self, url):\n        if self.session is None:\n            return None\n"
             "        async with self.session.get(url) as reply:\n            return reply\n",
         ],
         [
             f"{HELD}    async def close(self):\n        await self.session.close()\n",
             f"{HELD}    async def run(self):\n        async with self.session as s:\n            return s\n",
+            HELD.replace("Client:", "Client(Base):")
+            + "\n\nclass Base:\n    async def end(self):\n        await self.session.close()\n",
             f"{HELD}    def all(self):\n        return self.session\n",
             f"{HELD}    def end(self, stack):\n        stack.enter_async_context(self.session)\n",
         ],

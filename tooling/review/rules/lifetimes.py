@@ -23,6 +23,7 @@ _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _EXECUTORS: Final = frozenset({"ProcessPoolExecutor", "ThreadPoolExecutor"})
 _LOADER: Final = re.compile(r"(^|_)(data_?)?loader$")
 _SESSIONS: Final = frozenset({"aiohttp.ClientSession", "httpx.AsyncClient", "httpx.Client"})
+_WITHOUT_SESSIONS: Final = frozenset({"ABC", "Generic", "Protocol", "object"})
 _OWNS: Final = re.compile(r"^[A-Z]|clos|enter|exit|regist|clean|append|callback")
 _CLOSES: Final = frozenset({"aclose", "close"})
 
@@ -106,16 +107,19 @@ def loader_cycled(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, call.lineno, "every epoch repeats the batches of the first, which are all kept")
 
 
-def session_left_open(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `self.session = ClientSession()` in a class without bases that never closes it, nor hands it out."""
+def session_left_open(module: Module, side: Side) -> Iterator[Place]:
+    """Find `self.session = ClientSession()` in a class that never closes it, nor hands it out. A base that cannot be
+    read may do so."""
     if "aiohttp" not in module.text and "httpx" not in module.text:
         return
     for owner in module.nodes(ast.ClassDef):
-        if any(last_name(each) != "object" for each in owner.bases):  # a base may close it
+        classes, foreign = side.lineage(module, owner)
+        if any(name.rpartition(".")[2] not in _WITHOUT_SESSIONS for name in foreign):
             continue
+        above = [each for _, base in classes[1:] for each in ast.walk(base) if isinstance(each, ast.Attribute)]
         # Classes inside it are looked at by themselves.
-        classes = [each for each in ast.walk(owner) if isinstance(each, ast.ClassDef) and each is not owner]
-        nested = {each for one in classes for each in ast.walk(one)}
+        inner = [each for each in ast.walk(owner) if isinstance(each, ast.ClassDef) and each is not owner]
+        nested = {each for one in inner for each in ast.walk(one)}
         nodes = [each for each in ast.walk(owner) if each not in nested]
         uses = [each for each in nodes if isinstance(each, ast.Attribute) and last_name(each.value) == "self"]
         for node in nodes:
@@ -128,6 +132,7 @@ def session_left_open(module: Module, _side: Side) -> Iterator[Place]:
             parents = [module.parents[each] for each in uses if each.attr == target.attr and each is not target]
             named = (each for each in module.nodes(ast.Attribute) if last_name(each.value) == target.attr)
             outside = any(each.attr in _CLOSES for each in named)  # `await client.session.close()`
+            outside |= any(each.attr == target.attr for each in above)
             if not outside and not any(_ends_elsewhere(module, each) for each in parents):
                 yield Place(module.path, made.lineno, f"nothing closes `self.{target.attr}` of `{owner.name}`")
 
