@@ -53,8 +53,21 @@ def token_by_token(world):
     return build
 
 
-@pytest.mark.parametrize("batch", [3, 8, 32])
-@pytest.mark.parametrize("variant", ["dense", "sliding window", "mixture of experts"])
+MORE = pytest.mark.exhaustive
+
+
+@pytest.mark.parametrize(
+    ("variant", "batch"),
+    [
+        ("dense", 8),
+        ("sliding window", 3),
+        ("mixture of experts", 32),
+        *(
+            pytest.param(variant, batch, marks=MORE)
+            for variant, batch in [("dense", 3), ("dense", 32), ("sliding window", 8), ("mixture of experts", 3)]
+        ),
+    ],
+)
 def test_answers_are_those_of_the_engine_that_reads_every_token(world, on_device, token_by_token, variant, batch):
     model, requests = world.build_model(variant), requests_of(world)
     engine = on_device(model, batch=batch)
@@ -66,9 +79,9 @@ def test_answers_are_those_of_the_engine_that_reads_every_token(world, on_device
     assert (stats["active"], stats["waiting"], stats["finished"]) == (0, 0, len(requests))
 
 
-@pytest.mark.parametrize("mode", ["off", "auto"])
+@pytest.mark.parametrize("mode", [pytest.param("off", marks=MORE), "auto"])
 def test_answers_of_captured_steps_are_those_of_steps_as_they_are(world, on_device, graphs, mode):
-    model, requests = world.build_model(), requests_of(world, 24)
+    model, requests = world.build_model(), requests_of(world, 12)
     engine = on_device(model, mode=mode, batch=16)
     found = world.generate(engine, requests) + world.generate(engine, requests)
     assert_same(found, world.generate(on_device(model, batch=16), requests) * 2)
@@ -177,8 +190,11 @@ def test_broken_weights_end_as_faults_and_leave_nothing_to_later_requests(world,
 READS = ("cpu", "item", "tolist", "nonzero", "numpy", "__bool__", "__float__", "__int__", "__index__")
 
 
-@pytest.mark.parametrize("samples", [1, 4])
-@pytest.mark.parametrize("sampling", [{}, {"greedy": True}, {"top_p": 0.9, "top_k": 7}, {"min_new_tokens": 5}])
+@pytest.mark.parametrize("samples", [pytest.param(1, marks=MORE), 4])
+@pytest.mark.parametrize(
+    "sampling",
+    [{}, pytest.param({"greedy": True}, marks=MORE), {"top_p": 0.9, "top_k": 7, "min_new_tokens": 5}],
+)
 def test_the_host_reads_once_in_eight_steps(world, on_device, monkeypatch, sampling, samples):
     engine, found = on_device(world.build_model(), eos=None), []
     for name in READS:
