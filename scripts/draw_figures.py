@@ -44,7 +44,7 @@ def points(pairs: list[tuple[float, float]]) -> str:
 
 def events_of(trace: Path) -> dict[str, Any]:
     """Return what the figure of a trace needs, in milliseconds since its first step: slices of the trainer as (part,
-    begin, end), episodes in flight as (time, number), times at which the process of a reward worked, and publications.
+    begin, end), episodes in flight as (time, number), and times at which the process of a reward worked, if it has one.
     """
     events = sorted(json.loads(trace.read_text(encoding="utf-8")), key=lambda event: event["ts"])
     slices = [event for event in events if event["ph"] == "X"]
@@ -101,7 +101,7 @@ def timeline(data: dict[str, Any]) -> str:
         *(bar(begin, end, 74, PARTS[part]) for part, begin, end in data["parts"]),
         f'<text x="{LEFT}" y="132">episodes in flight, at most {most}</text>',
         f'<polygon points="{points([*corners, (x(data["length"]), 220.0)])}" fill="#4c78a8" fill-opacity="0.5"/>',
-        f'<text x="{LEFT}" y="246">process of the reward</text>',
+        *([f'<text x="{LEFT}" y="246">process of the reward</text>'] if data["busy"] else []),
         *(bar(begin, end, 254, "#b279a2") for begin, end in data["busy"]),
         f'<path class="axis" fill="none" d="M{LEFT} 300H{RIGHT}"/>',
     ]

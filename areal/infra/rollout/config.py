@@ -49,7 +49,8 @@ class RolloutConfig(Config):
     max_filtered_batches: int = number(10, at_least=1)
     """With filter_zero_variance: batches worth of prompts filtered in a row before the run stops."""
     reward_timeout_seconds: float = number(15.0, above=0)
-    """A reward call that takes longer is killed and counts as a fault."""
+    """A reward call that takes longer is killed and counts as a fault. Like reward_workers and reward_memory_mb,
+    without effect on exact and gsm8k, which need no process."""
     reward_workers: int = number(1, at_least=1)
     """Worker processes for rewards."""
     reward_memory_mb: int = number(0, at_least=0)

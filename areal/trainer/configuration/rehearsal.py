@@ -5,7 +5,7 @@ weights, memory. Whatever fails is a problem with its key; the others are still 
     found.problems, found.facts["example"]["text"]
 
 Loads the libraries that read rows and tokenizers, but no weights. Code of users is called: loaders and workflows in
-this process, the reward in its own.
+this process, their rewards in processes of their own.
 """
 
 from __future__ import annotations
