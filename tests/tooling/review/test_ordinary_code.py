@@ -250,7 +250,9 @@ ORDINARY: dict[str, list[str]] = {
     ],
     "thread-not-daemon": [
         f"{THREAD}    def poll(self):\n        while not self.ends:\n            self.step()\n\n"
-        "    def stop(self):\n        self.ends = True\n        self.t.join()\n",
+        "    def __exit__(self, *error):\n        self.ends = True\n        self.t.join()\n",
+        f"{THREAD[:-1]}        self.t.start()\n        self.t.join()\n\n"
+        "    def poll(self):\n        while not self.ends:\n            self.step()\n",
     ],
     "crossed-branches": ["def f(use_gpu):\n    return 'cpu-ram' if use_gpu else 'cpu-gpu-ram'\n"],
 }

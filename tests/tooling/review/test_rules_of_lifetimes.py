@@ -52,6 +52,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             f"{HELD}    async def get(self, url):\n        return await self.session.get(url)\n",
             "import httpx\n\n\nclass Client:\n    def __init__(self):\n        self.http = httpx.AsyncClient()\n",
+            f"{HELD}    async def run(self, session):\n        await session.close()\n",
             HELD.replace("Client:", "Client(Base, ABC):") + "\n\nclass Base:\n    pass\n",
             f"{HELD}    async def get(self, url):\n        if self.session is None:\n            return None\n"
             "        async with self.session.get(url) as reply:\n            return reply\n",
@@ -68,6 +69,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "thread-not-daemon": (
         [
             f"{THREAD})\n{POLL}",
+            f"{THREAD})\n{POLL}\n    def stop(self):\n        self.t.join()\n",
             f"{THREAD}, args=())\n{POLL.replace('True', 'not self.ends')}",
             "import threading\n\n\nclass A:\n    def start(self):\n"
             "        self.t = threading.Thread(target=self.server.run)\n",
@@ -110,6 +112,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "lazy-at-end": (
         [
             "import re\nP = re.compile(r'(?:vllm|sglang)\\.(.+?)')\n",
+            "import re\n\n\ndef f(t):\n    found = re.compile(r'a (.+?)')\n    return found.match(t)\n",
             "import re\n\n\ndef f(text):\n    return re.search(r'name: (.*?)', text)\n",
             "import re\n\n\ndef f(text):\n    return re.findall(r'<a>(?P<b>x?.+?)', text)\n",
         ],

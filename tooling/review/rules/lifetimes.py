@@ -130,8 +130,9 @@ def session_left_open(module: Module, side: Side) -> Iterator[Place]:
             if module.dotted(made.func) not in _SESSIONS:
                 continue
             parents = [module.parents[each] for each in uses if each.attr == target.attr and each is not target]
-            named = (each for each in module.nodes(ast.Attribute) if last_name(each.value) == target.attr)
-            outside = any(each.attr in _CLOSES for each in named)  # `await client.session.close()`
+            # `await client.session.close()`; a `session.close()` may be of another one
+            ended = (each.value for each in module.nodes(ast.Attribute) if each.attr in _CLOSES)
+            outside = any(isinstance(each, ast.Attribute) and each.attr == target.attr for each in ended)
             outside |= any(each.attr == target.attr for each in above)
             if not outside and not any(_ends_elsewhere(module, each) for each in parents):
                 yield Place(module.path, made.lineno, f"nothing closes `self.{target.attr}` of `{owner.name}`")
@@ -175,8 +176,11 @@ def thread_not_daemon(module: Module, _side: Side) -> Iterator[Place]:
         sets = any(each.attr == "daemon" and isinstance(each.ctx, ast.Store) for each in inside)
         made = module.parents[call]
         names = {last_name(each) for each in (made.targets if isinstance(made, ast.Assign) else ())}
-        joins = any(each.attr == "join" and last_name(each.value) in names for each in inside)
-        if (endless or serves) and not sets and not joins:
+        joins = [each for each in inside if each.attr == "join" and last_name(each.value) in names]
+        # A `stop` that joins it is not reached where the main thread has failed; the end of a `with` is.
+        entered = any(each.name in {"__exit__", "__aexit__"} for each in methods)
+        ends = bool(joins) and (entered or module.function_of(call) in map(module.function_of, joins))
+        if (endless or serves) and not sets and not ends:
             said = f"`{ast.unparse(target)}` keeps the process alive after the main thread has failed"
             yield Place(module.path, call.lineno, said)
 

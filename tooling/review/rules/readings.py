@@ -162,7 +162,8 @@ def lazy_at_end(module: Module, side: Side) -> Iterator[Place]:
             continue
         if name == "re.compile":  # a compiled one may be asked for a full match
             held = last_name(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
-            users = [side.text(path) or "" for path in side.grep([held], "*.py")] if held[:1] not in {"", "_"} else []
+            public = held[:1] not in {"", "_"} and module.function_of(call) is None
+            users = [side.text(path) or "" for path in side.grep([held], "*.py")] if public else []
             if not held or any("fullmatch" in each for each in (module.text, *users)):
                 continue
         yield Place(module.path, call.lineno, f"`{found[0]}` at the end takes as little as it can")
