@@ -36,7 +36,9 @@ def judge_routes(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterat
         return
     after = _routes(pair, pair.new)
     code = RepositoryCode(files, Remembered(pair.remembered("requests")))
-    own = {path for file in files if _may_serve(file) for path in _served(file, code)}
+    marks = (b"FastAPI", b"APIRouter", b"Route(")
+    serving = (file for file in files if file.kind == "python" and any(mark in file.content for mark in marks))
+    own = {path for file in serving for path in _served(file, code)}
     requests = list(_requests(files, asking, code))
     code.remembered.save()
     for file, request in requests:
@@ -52,10 +54,6 @@ def judge_routes(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterat
                 pair.look(InterfaceKind.FIELD, f"{request.path}: {name}", file.path, line, known=name in modelled)
         if known:
             yield from _judge(file, request, before, after, pair, own)
-
-
-def _may_serve(file: RepositoryFile) -> bool:
-    return file.kind == "python" and any(mark in file.content for mark in (b"FastAPI", b"APIRouter", b"Route("))
 
 
 def _served(file: RepositoryFile, code: RepositoryCode) -> list[str]:

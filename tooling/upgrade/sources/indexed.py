@@ -39,10 +39,6 @@ _PYTHON = "3.11"
 """Whose wheels are preferred."""
 
 
-def _silent(_line: str) -> None:
-    """Progress that nobody wants to see."""
-
-
 class Catalogue:
     """What the user's indexes have, asked as seldom as possible. One instance serves a whole run; all methods may be
     called from several threads."""
@@ -55,7 +51,7 @@ class Catalogue:
         project: Path | None = None,
         settings: IndexSettings | None = None,
         known: Iterable[str] = (),
-        report: Callable[[str], None] = _silent,
+        report: Callable[[str], None] = lambda line: None,
     ) -> None:
         """cache: folder, made when needed. project: whose configuration counts
         beside the user's. settings: instead of reading any. known: names of distributions, to suggest from.
