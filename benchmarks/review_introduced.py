@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from review_history import NEAR
 
+from tooling.cli.errors import UsageError
 from tooling.review.findings import find
 from tooling.review.policy import read_policy
 from tooling.review.repository.comparison import commit_alone
@@ -44,7 +45,10 @@ def main() -> int:
     parser.add_argument("--set", choices=("development", "held-out"))
     parser.add_argument("--list", action="store_true", help="print each bug for development, and what is said of it")
     arguments = parser.parse_args()
-    git = ReviewedClone.open(arguments.repository)
+    try:
+        git = ReviewedClone.open(arguments.repository)
+    except UsageError as error:
+        parser.error(f"{arguments.repository}: no repository; name a clone of inclusionAI/AReaL ({error})")
     by_commit: defaultdict[str, list[dict[str, str]]] = defaultdict(list)
     for bug in json.loads(arguments.facts.read_text(encoding="utf-8")):
         if arguments.set in (None, set_of(bug["fixed"])):
