@@ -126,6 +126,7 @@ def rehearse(
     if isinstance(config, PPOConfig):
         for name in trained:
             _try_reward(config, name, firsts.get(dataset_key(name)), tokenizer, found, broken)
+        _check_graphs(config, found)
     _check_memory(config, found)
     return found
 
@@ -342,6 +343,22 @@ def _try_reward(
             found.facts.setdefault("rewards", {})[name] = facts
         else:
             found.facts["reward"] = facts
+
+
+def _check_graphs(config: PPOConfig, found: Rehearsal) -> None:
+    """Refuse captured decode steps where there are none before a model is built; layers that forbid them show later."""
+    if config.rollout.engine != "embedded" or config.engine.cuda_graphs != "on":
+        return
+    chosen = [name for name in (config.engine.device, config.actor.device) if name != "auto"]
+    device = (chosen[0] if chosen else accelerator() or "cpu").partition(":")[0]
+    if device != "cuda":
+        found.add("engine.cuda_graphs", f"is 'on', but the engine computes on {device!r} here", "set it to 'auto'")
+    elif config.actor.router_replay:
+        found.add(
+            "engine.cuda_graphs",
+            "is 'on', but the experts that routers choose are recorded token by token (actor.router_replay)",
+            "set one of the two to its default",
+        )
 
 
 def _check_memory(config: PPOConfig | RowsConfig, found: Rehearsal) -> None:

@@ -266,3 +266,19 @@ def test_a_missing_shard_is_named(tmp_path):
     shards[0].rename(folder / "elsewhere")
     with pytest.raises(ModelError, match=f"names files that are not in its folder: .*{shards[0].name}"):
         check_weights(folder, config, native=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "computes on 'cpu' here"),
+        ({"actor__device": "cuda", "engine__device": "cpu"}, "computes on 'cpu' here"),
+        ({"actor__device": "cuda:1", "actor__router_replay": True}, "token by token"),
+        ({"actor__device": "cuda:1"}, ""),
+        ({"engine__cuda_graphs": "auto"}, ""),
+    ],
+)
+def test_captured_decode_steps_are_refused_where_there_are_none(monkeypatch, changes, said):
+    monkeypatch.setattr(module, "accelerator", lambda: "")
+    found = problems(**{"engine__cuda_graphs": "on"} | changes).get("engine.cuda_graphs")
+    assert (said in found.message) if said else found is None
