@@ -60,6 +60,35 @@ def _writes_names(tree: ast.Module, text: str) -> str:
     return ""
 
 
+_NAMED_TUPLES = ("namedtuple", "NamedTuple")
+_ENUMERATIONS = ("Enum", "IntEnum", "StrEnum", "Flag", "IntFlag")
+
+
+def _listed_fields(call: ast.expr) -> list[tuple[str, ast.expr | None, ast.expr | None]]:
+    """(name, annotation, default) of each field that a call makes a class with; [] for other calls.
+
+    `namedtuple("P", "x y", defaults=(0,))`, `NamedTuple("P", [("x", int)])`, `Enum("Mode", "FAST SLOW")`
+    """
+    made = dotted_name(call.func).rpartition(".")[2] if isinstance(call, ast.Call) else ""
+    if not isinstance(call, ast.Call) or made not in (*_NAMED_TUPLES, *_ENUMERATIONS) or len(call.args) != 2:
+        return []
+    listed = call.args[1]
+    found: list[tuple[str, ast.expr | None]] = []
+    if isinstance(listed, ast.Constant) and isinstance(listed.value, str):
+        found = [(name, None) for name in listed.value.replace(",", " ").split()]
+    for item in listed.keys if isinstance(listed, ast.Dict) else getattr(listed, "elts", ()):
+        pair = item.elts if isinstance(item, ast.Tuple) and len(item.elts) == 2 else [item, None]
+        if not isinstance(pair[0], ast.Constant) or not isinstance(pair[0].value, str):
+            return []
+        found.append((pair[0].value, pair[1]))
+    if not all(name.isidentifier() for name, _ in found):
+        return []
+    values = next((word.value for word in call.keywords if word.arg == "defaults"), None)
+    unknown: list[ast.expr] = [ast.Constant(...)] * (len(found) if values is not None else 0)
+    defaults = [None] * len(found) + (values.elts if isinstance(values, ast.Tuple | ast.List) else unknown)
+    return [(*field, default) for field, default in zip(found, defaults[-len(found) :], strict=True)]
+
+
 def _is_globals_write(node: ast.AST) -> bool:
     """`globals()[x] = ...` with a computed key, or `globals().update(...)`."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
@@ -144,10 +173,25 @@ class Scanner:
         self._bind(node.name, "class", node, where, self._decorators(node))
         outer, self._path = self._path, (*self._path, node.name)
         body = self.scope(node.body)
+        for base in node.bases:
+            body = self._with_fields(body, base, node)
         bases = tuple(self.lines.of(base) for base in node.bases)
         keywords = tuple((word.arg or "**", self.lines.of(word.value)) for word in node.keywords)
         self.classes[node.lineno] = body._replace(bases=bases, keywords=keywords, name=".".join(self._path))
         self._path = outer
+
+    def _with_fields(self, body: BodyTable, call: ast.expr, node: ast.stmt) -> BodyTable:
+        """Add the fields that a base (or all of the class) is made with: `class Point(namedtuple("Point", "x y"))`."""
+        fields = _listed_fields(call)
+        annotated = isinstance(call, ast.Call) and dotted_name(call.func).rpartition(".")[2] in _NAMED_TUPLES
+        outer, self._bindings = self._bindings, {}
+        for name, annotation, default in fields:
+            source = "..." if default is not None and not hasattr(default, "lineno") else self._source(default)
+            told = (self.lines.of(annotation) if annotation is not None else "Any") if annotated else ""
+            self._bind(name, "value" if annotated else "opaque", node, "", source, told)
+        bindings, self._bindings = {**self._bindings, **body.bindings}, outer
+        names = tuple(name for name, _, _ in fields) if annotated else ()
+        return body._replace(bindings=bindings, annotated=(*names, *body.annotated))
 
     # Imports
 
@@ -173,7 +217,14 @@ class Scanner:
     def _on_assign(self, node: ast.Assign, where: str) -> None:
         for target in node.targets:
             value = node.value
-            if isinstance(target, ast.Name):
+            if isinstance(target, ast.Name) and len(node.targets) == 1 and _listed_fields(value):
+                assert isinstance(value, ast.Call), "what lists fields is a call"
+                is_tuple = dotted_name(value.func).rpartition(".")[2] in _NAMED_TUPLES
+                self._bind(target.id, "class", node, where, extra="call")
+                body = self._with_fields(BodyTable({}, []), value, node)
+                bases, name = (self.lines.of(value if is_tuple else value.func),), ".".join((*self._path, target.id))
+                self.classes[node.lineno] = body._replace(bases=bases, name=name)
+            elif isinstance(target, ast.Name):
                 source = self._source(value)
                 if target.id == "__all__" and not self._path:
                     self.exports.append(("perhaps" if where else "set", source))

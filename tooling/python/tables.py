@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 7
+SCHEMA = 8
 """Counts up whenever the meaning of kept facts changes."""
 
 
@@ -22,7 +22,8 @@ class NameBinding(NamedTuple):
     source: str = ""
     """Of a value; module of an import; decorators of a definition, joined by null characters."""
     extra: str = ""
-    """Annotation of a value; imported name of an import ("" for the module itself)."""
+    """Annotation of a value; imported name of an import ("" for the module itself); "call" of a class that a
+    call makes, as `namedtuple` does."""
 
     @property
     def decorators(self) -> tuple[str, ...]:

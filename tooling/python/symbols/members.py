@@ -117,7 +117,7 @@ class Members:
         if isinstance(node, ast.Subscript):
             node = node.value
         if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] in ("namedtuple", "NamedTuple"):
-            return "builtins.tuple"
+            return "typing.NamedTuple"
         name = dotted_name(node)
         found = self.model.expression(where, name) if name else None
         if not isinstance(found, Found):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tooling.python.functions import read_parameters, renamed_parameter
-from tooling.python.source import Lines, dotted_name, parse_expression
+from tooling.python.source import Lines, parse_expression
 from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, is_exception
 from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import Found, Open, Parameter, Signature, Symbol, SymbolKind
@@ -126,14 +126,8 @@ class Signatures:
         return any(_shape(self.model.store.function(table, other)) != _shape(own) for other in others)
 
     def _of_value(self, located: Located) -> Signature | Open:
-        """Read a lambda under a name, or a named tuple."""
+        """Read a lambda under a name."""
         node = parse_expression(located.binding.source) if located.binding.source else None
-        named = _named_tuple(node) if isinstance(node, ast.Call) else None
-        if named is not None:
-            return Signature(
-                tuple(Parameter(name, "positional") for name in named),
-                exact=not (isinstance(node, ast.Call) and any(word.arg == "defaults" for word in node.keywords)),
-            )
         if not isinstance(node, ast.Lambda):
             return Open("a value that is not known to be callable")
         lines = Lines(f"({located.binding.source}\n)")
@@ -235,17 +229,3 @@ def _without_receiver(parameters: list[Parameter]) -> list[Parameter]:
     if parameters and parameters[0].kind in ("positional", "positional-only"):
         return parameters[1:]
     return parameters
-
-
-def _named_tuple(node: ast.Call) -> list[str] | None:
-    """Fields of `namedtuple("X", ["a", "b"])`, `namedtuple("X", "a b")`, `NamedTuple("X", [("a", int)])`."""
-    if dotted_name(node.func).rpartition(".")[2] not in ("namedtuple", "NamedTuple") or len(node.args) < 2:
-        return None
-    listed = node.args[1]
-    if isinstance(listed, ast.Constant) and isinstance(listed.value, str):
-        return listed.value.replace(",", " ").split()
-    names = [
-        item.elts[0] if isinstance(item, ast.Tuple) and item.elts else item for item in getattr(listed, "elts", ())
-    ]
-    texts = [item.value for item in names if isinstance(item, ast.Constant) and isinstance(item.value, str)]
-    return texts if texts and len(texts) == len(names) else None

@@ -194,7 +194,7 @@ class TreeStore:
             block = self.block(table.path, binding.start, binding.end)
             node = definition(block)
             shift = binding.start - (1 if block.startswith("if 1:\n") else 0)
-            facts = ClassTable({}, "unreadable")
+            facts = ClassTable({}, "" if binding.extra == "call" else "unreadable")
             if isinstance(node, ast.ClassDef):
                 facts = read_class(node, Lines(block), shift)
             kept = self._keep(key, tuple(facts))
