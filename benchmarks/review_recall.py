@@ -1,6 +1,7 @@
 """Share of real and of planted bugs that `areal-review` reports, on cases split before anybody looked.
 
-    python benchmarks/review_recall.py REPOSITORY... [--introduced 14] [--planted 8] [--split dev|held-out] [--missed]
+    python benchmarks/review_recall.py REPOSITORY... [--introduced 14] [--planted 8] [--seed WORD]
+        [--split dev|held-out] [--missed]
 
 Real: the commit that brought in what a small fix (review_mined.py) mends, of repositories that are set aside; what the
 version before a fix shows is counted by review_fixed.py.
@@ -100,8 +101,9 @@ def wanted(name: str, split: str) -> bool:
     return split == "both" or (split == "held-out") == is_held_out(name)
 
 
-def planted(mirror: Path, per_kind: int, split: str) -> Iterator[Judged]:
-    """Plant defects in the newest commit, at most one per file of a batch, and review each batch once."""
+def planted(mirror: Path, per_kind: int, split: str, seed: str) -> Iterator[Judged]:
+    """Plant defects in the newest commit, at most one per file of a batch, and review each batch once. Another seed
+    chooses other files and places."""
     git = ReviewedClone.open(mirror)
     head = git.require("HEAD", "--head")
     base = Side(git, head)
@@ -111,11 +113,11 @@ def planted(mirror: Path, per_kind: int, split: str) -> Iterator[Judged]:
     for path in paths:
         text = base.text(path) or ""
         for kind, edits in plant(text).items():
-            ordered = sorted(edits, key=lambda edit: hashlib.sha256(f"{path}{edit.start}".encode()).digest())
+            ordered = sorted(edits, key=lambda edit: hashlib.sha256(f"{seed}{path}{edit.start}".encode()).digest())
             by_kind[kind].append((path, ordered[0]))
     chosen: list[tuple[str, Edit]] = []
     for kind, places in sorted(by_kind.items()):
-        ordered_places = sorted(places, key=lambda place: hashlib.sha256(f"{kind}{place[0]}".encode()).digest())
+        ordered_places = sorted(places, key=lambda place: hashlib.sha256(f"{seed}{kind}{place[0]}".encode()).digest())
         chosen += ordered_places[:per_kind]
     chosen = [(path, edit) for path, edit in chosen if wanted(f"{mirror.parent.name} {path} {edit.kind}", split)]
     while chosen:
@@ -181,10 +183,10 @@ def clean(mirror: Path, count: int, most_lines: int = 4000) -> Clean:
     return Clean(commits, lines, tuple(said))
 
 
-def measure(mirror: Path, introductions: int, per_kind: int, split: str) -> list[Judged]:
+def measure(mirror: Path, introductions: int, per_kind: int, split: str, seed: str) -> list[Judged]:
     """Return all cases of one repository."""
     found = list(introduced(mirror, introductions)) if introductions else []
-    return found + (list(planted(mirror, per_kind, split)) if per_kind else [])
+    return found + (list(planted(mirror, per_kind, split, seed)) if per_kind else [])
 
 
 def rates(judged: list[Judged]) -> dict[str, dict[str, str]]:
@@ -210,6 +212,7 @@ def main() -> int:
     parser.add_argument("repositories", nargs="+", type=Path, metavar="REPOSITORY")
     parser.add_argument("--introduced", type=int, default=0, help="fixes whose introductions are reviewed (default: 0)")
     parser.add_argument("--planted", type=int, default=8, help="planted defects per kind and repository (default: 8)")
+    parser.add_argument("--seed", default="", help="other planted cases: any word (default: none)")
     parser.add_argument("--split", choices=("dev", "held-out", "both"), default="both")
     parser.add_argument("--missed", action="store_true", help="list the cases for development, with what was reported")
     parser.add_argument("--clean", type=int, default=0, help="clean commits per repository (default: none)")
@@ -221,7 +224,7 @@ def main() -> int:
             return 2
     with ProcessPoolExecutor(arguments.jobs) as pool:
         asked = [
-            pool.submit(measure, each, arguments.introduced, arguments.planted, arguments.split)
+            pool.submit(measure, each, arguments.introduced, arguments.planted, arguments.split, arguments.seed)
             for each in arguments.repositories
         ]
         quiet = [pool.submit(clean, each, arguments.clean) for each in arguments.repositories if arguments.clean]
