@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -37,11 +39,6 @@ class RequirementText:
     url: str
 
 
-def normalised(name: str) -> str:
-    """Return a distribution's name as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
 def read_requirement(text: str) -> RequirementText | None:
     """Return the parts of a requirement; None for other text."""
     matched = _REQUIREMENT.match(text)
@@ -54,7 +51,7 @@ def read_requirement(text: str) -> RequirementText | None:
         start, end = matched.span("specifier")
         end = start + len(text[start:end].rstrip(" \t,"))
     return RequirementText(
-        normalised(matched["name"]),
+        canonicalize_name(matched["name"]),
         extras,
         text[start:end],
         start,
@@ -235,7 +232,7 @@ def versioned(
         line=line,
         start=start,
         end=start + len(version),
-        distribution=normalised(name),
+        distribution=canonicalize_name(name),
         specifier=version,
         kind=kind,
         style=style,

@@ -13,6 +13,8 @@ import tomllib
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from packaging.utils import canonicalize_name
+
 from tooling.cli.errors import ToolError
 from tooling.cli.git import Git
 from tooling.cli.toml import TOMLError, parse_toml
@@ -59,6 +61,11 @@ def project_table(folder: Path) -> dict[str, Any]:
     except (OSError, *TOMLError):
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def project_name(folder: Path) -> str:
+    """Return the normalised name of the project in a folder; "" where its pyproject.toml says none."""
+    return canonicalize_name(str(project_table(folder).get("name", "")))
 
 
 def find_declarations(root: Path) -> Declarations:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from packaging.utils import canonicalize_name
+
 from tooling.cli.errors import UsageError
 from tooling.cli.toml import TOMLError, parse_toml
-from tooling.upgrade.declarations.declaration import normalised
 from tooling.upgrade.declarations.requirements import read_requirements
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def read_lock(path: str, content: bytes) -> Lock:
     for row in rows:
         if _is_project(row):
             continue
-        name, version = normalised(row["name"]), str(row.get("version", ""))
+        name, version = canonicalize_name(row["name"]), str(row.get("version", ""))
         extras = sorted(extra for extra, keys in reached.items() if (name, version) in keys)
         packages.append(
             LockedPackage(
@@ -98,12 +99,12 @@ Edge = tuple[str, str, tuple[str, ...]]
 def _edges(value: Any) -> list[Edge]:
     if not isinstance(value, list):
         return []
-    found = []
+    found: list[Edge] = []
     for row in value:
         if isinstance(row, dict) and isinstance(row.get("name"), str):
             extras = row.get("extra", row.get("extras", []))
             texts = (each for each in extras if isinstance(each, str)) if isinstance(extras, list) else ()
-            found.append((normalised(row["name"]), str(row.get("version", "")), tuple(texts)))
+            found.append((canonicalize_name(row["name"]), str(row.get("version", "")), tuple(texts)))
     return found
 
 
@@ -111,7 +112,7 @@ def _reached(rows: Sequence[Mapping[str, Any]]) -> dict[str, set[tuple[str, str]
     """For each extra and group of the projects ("" for their own dependencies): what it brings, as (name, version)."""
     by_name: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        by_name.setdefault(normalised(row["name"]), []).append(row)
+        by_name.setdefault(canonicalize_name(row["name"]), []).append(row)
     found: dict[str, set[tuple[str, str]]] = {}
     for row in rows:
         if not _is_project(row):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from packaging.markers import UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, Declarations, normalised
+from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, Declarations
 from tooling.upgrade.declarations.find import read_declarations
 from tooling.upgrade.locks.result import Cause, Conflict, RelaxProposal, versions
 from tooling.upgrade.manifests.specifiers import changed
@@ -50,10 +51,10 @@ def parse_conflict(raw: str, project: str, declarations: Declarations) -> Confli
     text = _ONE_OF.sub(_alternatives, re.sub(r"\s+", " ", _TREE.sub(" ", raw)))
     causes: dict[Cause, None] = {}
     for clauses in _CLAUSES.finditer(text):
-        for cause in _causes(clauses["said"], normalised(project), declarations):
+        for cause in _causes(clauses["said"], canonicalize_name(project), declarations):
             causes.setdefault(cause)
     missing = dict.fromkeys(hit["what"].rstrip(".") for pattern in _MISSING for hit in pattern.finditer(text))
-    unbuilt = dict.fromkeys(normalised(hit["what"]) for hit in _UNBUILT.finditer(text))
+    unbuilt = dict.fromkeys(canonicalize_name(hit["what"]) for hit in _UNBUILT.finditer(text))
     return Conflict(tuple(causes), raw.strip(), tuple(missing), tuple(unbuilt))
 
 
@@ -75,7 +76,7 @@ def _alternatives(hit: re.Match[str]) -> str:
 
 def _pin(also: re.Match[str], project: str, declarations: Declarations) -> Cause | None:
     """Match a clause without requirer with one of the project's own constraints, if it says the same."""
-    distribution, specifier = normalised(_bare(also["what"])), also["specifier"].rstrip(".")
+    distribution, specifier = canonicalize_name(_bare(also["what"])), also["specifier"].rstrip(".")
     declared = declaration_of(distribution, specifier, declarations)
     if declared is None or declared.kind is not DeclarationKind.CONSTRAINT:
         return None
@@ -85,7 +86,8 @@ def _pin(also: re.Match[str], project: str, declarations: Declarations) -> Cause
 def _cause(hit: re.Match[str], what: str, specifier: str | None, project: str, declarations: Declarations) -> Cause:
     who = _bare(hit["who"])
     own = who in {"your project", "you", project}
-    distribution, bounds = normalised(_bare(what)), (specifier or "").rstrip(".").replace(" ", "").replace("||", " or ")
+    distribution = canonicalize_name(_bare(what))
+    bounds = (specifier or "").rstrip(".").replace(" ", "").replace("||", " or ")
     declared = declaration_of(distribution, bounds, declarations) if own else None
     where = declared.where if declared else ""
     who = "this repository" if hit["who"] in {"your project", "you"} else hit["who"].split("{")[0]
@@ -94,7 +96,7 @@ def _cause(hit: re.Match[str], what: str, specifier: str | None, project: str, d
 
 def _bare(text: str) -> str:
     name = text.split("[", maxsplit=1)[0].split("{", maxsplit=1)[0]
-    return name if " " in name else normalised(name)
+    return name if " " in name else canonicalize_name(name)
 
 
 def declaration_of(distribution: str, specifier: str, declarations: Declarations) -> Declaration | None:
@@ -144,11 +146,11 @@ def missing_local_builds(conflict: Conflict) -> dict[str, str]:
     """Return the builds that no index has, by distribution: {"torch": "2.10.0+cpu"}.
 
     Local labels are not on the package index but on one of their builder's, which a machine may not be set up for."""
-    found = {}
+    found: dict[str, str] = {}
     for text in conflict.missing:
         name, _, version = text.rpartition("==")  # markers hold some of their own
         if "+" in version:
-            found[normalised(_bare(name))] = version
+            found[canonicalize_name(_bare(name))] = version
     return found
 
 
@@ -238,7 +240,7 @@ def contradicted_overrides(
                 applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
             except (InvalidRequirement, UndefinedEnvironmentName):
                 continue
-            override = overrides.get(normalised(requirement.name))
+            override = overrides.get(canonicalize_name(requirement.name))
             if override is None or not applies:
                 continue
             version = _version(override, locked)

@@ -24,13 +24,9 @@ def variants_of(declaration: Declaration, declarations: Declarations, policy: Up
     owners = policy.variants_of(declaration.path)
     if len(owners) < 2 or not declaration.group:
         return owners
-    holding = tuple(
-        name
-        for name in owners
-        if (variant := policy.variant(name)) is not None
-        and _installs(variant, declaration.group, declarations.found, declaration.path)
-    )
-    return holding or owners
+    mine = [each for each in policy.variants if each.name in owners]
+    holding = (each.name for each in mine if _installs(each, declaration.group, declarations.found, declaration.path))
+    return tuple(holding) or owners
 
 
 def is_claimed(path: str, policy: UpgradePolicy) -> bool:

@@ -18,7 +18,6 @@ from tooling.upgrade.declarations.requirements import is_compiled
 from tooling.upgrade.manifests.baseline import baseline, is_claimed, is_excluded, variants_of
 from tooling.upgrade.manifests.requests import VersionRequest, check_requests
 from tooling.upgrade.manifests.specifiers import allows, changed, parse_version
-from tooling.upgrade.policy.watched import RangeRule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -141,9 +140,8 @@ def _declared(
     for each in declarations.of(request.distribution):
         why, attention = _left_alone(root, policy, declarations, request, each, hashes)
         if not why:
-            package = policy.package(request.distribution)
-            asked = each.kind is DeclarationKind.REQUIREMENT and package is not None
-            rule = package.ranges if asked and package is not None else RangeRule.KEEP
+            package = policy.package(request.distribution) if each.kind is DeclarationKind.REQUIREMENT else None
+            rule = package.range if package is not None else "keep"
             outcome = changed(each.specifier, each.style, request.version, rule)
             if outcome.specifier != each.specifier:
                 note = "; whether the image exists is not checked" if each.kind is DeclarationKind.IMAGE else ""

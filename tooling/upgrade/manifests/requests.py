@@ -6,14 +6,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from packaging.utils import canonicalize_name
+
 from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
-from tooling.upgrade.declarations.declaration import normalised
 from tooling.upgrade.manifests.specifiers import parse_version
-from tooling.upgrade.policy.watched import UpgradePolicy, VersionScope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tooling.upgrade.policy.watched import UpgradePolicy
 
 _REQUEST = re.compile(
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*==\s*(?P<version>[^\s@=<>,;]+)(?:@(?P<variant>[\w.-]+))?$"
@@ -40,7 +42,7 @@ def parse_request(text: str) -> VersionRequest:
     if hit is None:
         raise UsageError(f"{text!r} names no version", fix="write PACKAGE==VERSION, or PACKAGE==VERSION@VARIANT")
     parse_version(hit["version"])
-    return VersionRequest(normalised(hit["name"]), hit["version"], hit["variant"] or "")
+    return VersionRequest(canonicalize_name(hit["name"]), hit["version"], hit["variant"] or "")
 
 
 def check_requests(requests: Sequence[VersionRequest], policy: UpgradePolicy) -> tuple[VersionRequest, ...]:
@@ -51,7 +53,7 @@ def check_requests(requests: Sequence[VersionRequest], policy: UpgradePolicy) ->
         package = policy.package(request.distribution)
         own = list(package.variants) if package and package.variants else names
         if not request.variant:
-            if package and package.scope is VersionScope.DIVERGENT and len(names) > 1:
+            if package and package.scope == "divergent" and len(names) > 1:
                 forms = " or ".join(f"{request.distribution}=={request.version}@{name}" for name in own)
                 message = f"{request.distribution} has a version of its own in each variant ({', '.join(own)})"
                 raise UsageError(message, where=str(request), fix=f"say which one: {forms}")

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from tooling.cli.errors import UsageError
 from tooling.upgrade.declarations.declaration import SpecifierStyle
-from tooling.upgrade.policy.watched import RangeRule
+
+if TYPE_CHECKING:
+    from tooling.upgrade.policy.watched import RangeRule
 
 CLAUSE = re.compile(r"(?P<operator>===|==|~=|!=|<=|>=|<|>)(?P<blank>\s*)(?P<version>[^\s,]+)")
 _POETRY = re.compile(r"(?P<operator>\^|~(?!=)|)(?P<version>\d[\w.+!-]*)$")
@@ -41,7 +44,7 @@ def parse_version(text: str) -> Version:
         raise UsageError(f"{text!r} is not a version", fix="write one as 0.18.0, 2.10.0rc1 or 0.5.10.post1") from error
 
 
-def changed(specifier: str, style: SpecifierStyle, version: str, rule: RangeRule = RangeRule.KEEP) -> ChangedSpecifier:
+def changed(specifier: str, style: SpecifierStyle, version: str, rule: RangeRule = "keep") -> ChangedSpecifier:
     """How `specifier` has to read. Raises UsageError if `version` is none."""
     wanted = parse_version(version)
     if style is SpecifierStyle.OPAQUE:
@@ -121,7 +124,7 @@ def _range(specifier: str, wanted: Version, version: str, rule: RangeRule) -> Ch
             why = f"exact pin; whether a build +{new.specifier.partition('+')[2]} of {version} exists is not checked"
         return ChangedSpecifier(specifier[:start] + new.specifier + specifier[end:], why)
     if allowed:
-        for clause in clauses if rule is RangeRule.RAISE else ():
+        for clause in clauses if rule == "raise" else ():
             if clause["operator"] in {">=", ">"} and parse_version(clause["version"]) < wanted:
                 text = f"{specifier[: clause.start()]}>={clause['blank']}{wanted.public}{specifier[clause.end() :]}"
                 return ChangedSpecifier(text, "policy raises the lower bound to what was audited")

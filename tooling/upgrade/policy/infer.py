@@ -8,9 +8,9 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.symbols.text_search import imports_in
-from tooling.upgrade.declarations.declaration import DeclarationKind, normalised
+from tooling.upgrade.declarations.declaration import DeclarationKind
 from tooling.upgrade.declarations.environments import script_environments
-from tooling.upgrade.declarations.find import project_table, repository_files
+from tooling.upgrade.declarations.find import project_name, repository_files
 from tooling.upgrade.policy.watched import FocusedPackage, Tier, Variant, VersionScope
 
 if TYPE_CHECKING:
@@ -126,13 +126,13 @@ def infer_packages(declarations: Declarations, variants: tuple[Variant, ...], ro
     """Return the declared distributions that the code imports, those that more files import first in tier."""
     imported = imported_names(root)
     found: list[FocusedPackage] = []
-    own = normalised(str(project_table(root).get("name", "")))  # its extras may name it
+    own = project_name(root)  # its extras may name it
     for distribution in sorted({each.distribution for each in declarations.found} - {own}):
         names = import_names(distribution, root)
         files = max((imported[name] for name in names), default=0)
         if files:
             # What the variants' own manifests say
-            scope: VersionScope = VersionScope.SHARED
+            scope: VersionScope = "shared"
             chosen: tuple[str, ...] = ()
             said: dict[str, set[str]] = {}
             for variant in variants:
@@ -144,10 +144,10 @@ def infer_packages(declarations: Declarations, variants: tuple[Variant, ...], ro
                 if written:
                     said[variant.name] = written
             if len(variants) > 1 and 0 < len(said) < len(variants):
-                scope, chosen = VersionScope.VARIANT_ONLY, tuple(said)
+                scope, chosen = "variant-only", tuple(said)
             elif len({frozenset(each) for each in said.values()}) > 1:
-                scope = VersionScope.DIVERGENT
-            tier = Tier.PRIMARY if files > 1 else Tier.SECONDARY
+                scope = "divergent"
+            tier: Tier = "primary" if files > 1 else "secondary"
             found.append(
                 FocusedPackage(distribution=distribution, imports=names, tier=tier, scope=scope, variants=chosen)
             )

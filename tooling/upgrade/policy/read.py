@@ -32,15 +32,15 @@ makes for itself is a variant too, named after its folder (".venv-vllm" is "vllm
 from __future__ import annotations
 
 from pathlib import Path  # noqa: TC003 - pydantic evaluates annotations of this module
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated
 
+from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tooling.cli.errors import UsageError
 from tooling.cli.settings import Settings, Strings, Text, read_settings, section
 from tooling.cli.suggest import did_you_mean
 from tooling.kit.change.plan import safe_path
-from tooling.upgrade.declarations.declaration import normalised
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.policy.infer import import_names, infer_environments, infer_packages, infer_variants
 from tooling.upgrade.policy.watched import (
@@ -63,23 +63,23 @@ def _rows(value: object) -> object:
 
 
 _Path = Annotated[Text, AfterValidator(safe_path)]
+_Names = Annotated[Strings, AfterValidator(lambda names: tuple(map(canonicalize_name, names)))]
 _Paths = Annotated[tuple[_Path, ...], BeforeValidator(_rows)]
 
 
 class _PackageSettings(Settings):
     imports: Strings = ()
-    tier: Literal["primary", "secondary"] = "primary"
+    tier: Tier = "primary"
     repository: str = ""
     tag: str = "v{version}"
-    upstream_paths: Strings = ()
-    scope: Literal["shared", "variant-only", "divergent"] = "shared"
+    scope: VersionScope = "shared"
     variants: Strings = ()
-    range: Literal["keep", "raise"] = "keep"
+    range: RangeRule = "keep"
 
 
 class _VariantSettings(Settings):
     manifests: _Paths
-    lock: _Path | None = None
+    lock: _Path = ""
     extras: Strings = ()
     groups: Strings = ()
     python: str = ""
@@ -87,12 +87,12 @@ class _VariantSettings(Settings):
 
 
 class _FamilySettings(Settings):
-    packages: Strings
+    packages: _Names
     why: str = ""
 
 
 class _PlaceSettings(Settings):
-    package: Text
+    package: Annotated[Text, AfterValidator(canonicalize_name)]
     file: _Path
     pattern: Text
 
@@ -117,18 +117,7 @@ def read_policy(root: Path, declarations: Declarations | None = None) -> Upgrade
         if not table.manifests:
             fix = 'add manifests = ["pyproject.toml"]'
             raise UsageError("names no manifests", where=section("upgrade", "variants", name), fix=fix)
-    variants = tuple(
-        Variant(
-            name=name,
-            manifests=table.manifests,
-            lock=table.lock or "",
-            extras=table.extras,
-            groups=table.groups,
-            python=table.python,
-            platform=table.platform,
-        )
-        for name, table in settings.variants.items()
-    )
+    variants = tuple(Variant(name=name, **dict(table)) for name, table in settings.variants.items())
     variants = variants or infer_variants(declarations, root)
     environments = infer_environments(declarations, variants, root)
     if "packages" in settings.model_fields_set:
@@ -148,8 +137,8 @@ def read_policy(root: Path, declarations: Declarations | None = None) -> Upgrade
     return UpgradePolicy(
         packages=packages,
         variants=variants,
-        families=tuple(Family(tuple(map(normalised, each.packages)), each.why) for each in settings.families),
-        followers=tuple(FollowingPlace(normalised(each.package), each.file, each.pattern) for each in settings.places),
+        families=tuple(Family(**dict(each)) for each in settings.families),
+        followers=tuple(FollowingPlace(**dict(each)) for each in settings.places),
         exclude=settings.exclude,
         inferred=not settings.model_fields_set,
     )
@@ -159,26 +148,14 @@ def _packages(
     settings: _UpgradeSettings, variants: tuple[Variant, ...], declarations: Declarations, root: Path
 ) -> tuple[FocusedPackage, ...]:
     known = [each.name for each in variants]
-    found: list[Any] = []
+    found = []
     for name, table in settings.packages.items():
         for variant in table.variants:
             if variant not in known:
                 fix = did_you_mean(variant, known) or f"known: {', '.join(known) or 'none'}"
                 where = section("upgrade", "packages", name)
                 raise UsageError(f"`variants` names {variant!r}, which is not a variant", where=where, fix=fix)
-        distribution = normalised(name)
-        found.append(
-            FocusedPackage(
-                distribution=distribution,
-                imports=table.imports or import_names(distribution, root),
-                tier=Tier(table.tier),
-                repository=table.repository,
-                tag=table.tag,
-                upstream_paths=table.upstream_paths,
-                scope=VersionScope(table.scope),
-                variants=table.variants,
-                ranges=RangeRule(table.range),
-                declared=bool(declarations.of(distribution)),
-            )
-        )
+        distribution = canonicalize_name(name)
+        own = dict(table) | {"imports": table.imports or import_names(distribution, root)}
+        found.append(FocusedPackage(distribution=distribution, declared=bool(declarations.of(distribution)), **own))
     return tuple(sorted(found, key=lambda each: each.distribution))

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
+from typing import Literal
 
-
-class Tier(StrEnum):
-    """How closely a package is watched."""
-
-    PRIMARY = "primary"
-    SECONDARY = "secondary"
-
-
-class VersionScope(StrEnum):
-    """Whether variants agree on a package's version."""
-
-    SHARED = "shared"
-    """All variants have one version."""
-    VARIANT_ONLY = "variant-only"
-    """Only some variants have the package."""
-    DIVERGENT = "divergent"
-    """Variants have versions of their own: a request must name the variant."""
-
-
-class RangeRule(StrEnum):
-    """What happens to a range that allows the new version already."""
-
-    KEEP = "keep"
-    RAISE = "raise"
-    """Its lower bound becomes the new version: for packages whose range is the only record of what was audited."""
+Tier = Literal["primary", "secondary"]
+VersionScope = Literal["shared", "variant-only", "divergent"]
+"""All variants have one version; only some have the package; each has its own, so that a request must name one."""
+RangeRule = Literal["keep", "raise"]
+"""What happens to a range that allows the new version already. "raise": its lower bound becomes the new version, for
+packages whose range is the only record of what was audited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +20,15 @@ class FocusedPackage:
     distribution: str
     imports: tuple[str, ...]
     """Import names, dotted where a namespace is shared: ("megatron.core",)."""
-    tier: Tier = Tier.PRIMARY
+    tier: Tier = "primary"
     repository: str = ""
     """ "vllm-project/vllm"."""
     tag: str = "v{version}"
     """Of a version in that repository."""
-    upstream_paths: tuple[str, ...] = ()
-    scope: VersionScope = VersionScope.SHARED
+    scope: VersionScope = "shared"
     variants: tuple[str, ...] = ()
     """Of a variant-only package: which have it."""
-    ranges: RangeRule = RangeRule.KEEP
+    range: RangeRule = "keep"
     declared: bool = True
     """False if it is watched, and no manifest names it."""
 
@@ -107,10 +87,6 @@ class UpgradePolicy:
     def package(self, distribution: str) -> FocusedPackage | None:
         """Return a watched package by its normalised name."""
         return next((each for each in self.packages if each.distribution == distribution), None)
-
-    def variant(self, name: str) -> Variant | None:
-        """Return a variant by name."""
-        return next((each for each in self.variants if each.name == name), None)
 
     def family(self, distribution: str) -> tuple[Family, ...]:
         """Return the families a package belongs to."""

@@ -11,7 +11,6 @@ from packaging.version import Version
 from tooling.cli.errors import UsageError
 from tooling.upgrade.declarations.declaration import SpecifierStyle
 from tooling.upgrade.manifests.specifiers import allows, changed
-from tooling.upgrade.policy.watched import RangeRule
 
 
 @pytest.mark.parametrize(
@@ -53,9 +52,9 @@ def test_only_what_forbids_the_version_changes(old, version, new):
 
 
 def test_a_range_is_raised_where_the_policy_says_so():
-    assert changed(">=0.11,<1", SpecifierStyle.PEP508, "0.18.0", RangeRule.RAISE).specifier == ">=0.18.0,<1"
-    assert changed(">=0.18.0", SpecifierStyle.PEP508, "0.18.0", RangeRule.RAISE).specifier == ">=0.18.0"
-    assert changed("<1", SpecifierStyle.PEP508, "0.18.0", RangeRule.RAISE).specifier == "<1"
+    assert changed(">=0.11,<1", SpecifierStyle.PEP508, "0.18.0", "raise").specifier == ">=0.18.0,<1"
+    assert changed(">=0.18.0", SpecifierStyle.PEP508, "0.18.0", "raise").specifier == ">=0.18.0"
+    assert changed("<1", SpecifierStyle.PEP508, "0.18.0", "raise").specifier == "<1"
 
 
 @pytest.mark.parametrize(

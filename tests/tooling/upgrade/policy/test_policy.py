@@ -10,7 +10,6 @@ import pytest
 from tooling.cli.errors import UsageError
 from tooling.upgrade.policy.infer import import_names
 from tooling.upgrade.policy.read import read_policy
-from tooling.upgrade.policy.watched import RangeRule, Tier, VersionScope
 
 TABLE = """\
 [project]
@@ -54,11 +53,11 @@ def test_a_table_is_read_as_it_stands(tmp_path):
     policy = policy_of(tmp_path, TABLE)
     vllm = policy.package("vllm")
     assert vllm is not None
-    assert (vllm.tier, vllm.scope, vllm.variants, vllm.ranges) == (
-        Tier.SECONDARY,
-        VersionScope.VARIANT_ONLY,
+    assert (vllm.tier, vllm.scope, vllm.variants, vllm.range) == (
+        "secondary",
+        "variant-only",
         ("gpu",),
-        RangeRule.RAISE,
+        "raise",
     )
     assert vllm.declared
     core = policy.package("megatron-core")
@@ -107,8 +106,8 @@ def test_without_a_table_the_declared_and_imported_packages_are_watched(tmp_path
     text = '[project]\nname = "app"\ndependencies = ["vllm>=0.11", "megatron-core", "peft", "app[x]"]\n'
     policy = policy_of(tmp_path, text)
     assert [(each.distribution, each.imports, each.tier) for each in policy.packages] == [
-        ("megatron-core", ("megatron.core",), Tier.SECONDARY),
-        ("vllm", ("vllm",), Tier.PRIMARY),
+        ("megatron-core", ("megatron.core",), "secondary"),
+        ("vllm", ("vllm",), "primary"),
     ]
     assert policy.inferred
 
@@ -121,9 +120,9 @@ def test_twin_manifests_are_variants_and_tell_the_scopes(tmp_path):
     policy = policy_of(tmp_path, '[project]\nname = "app"\ndependencies = ["torch<2.11", "ray"]\n')
     assert [(each.name, each.lock) for each in policy.variants] == [("default", "uv.lock"), ("vllm", "uv.vllm.lock")]
     assert {each.distribution: (each.scope, each.variants) for each in policy.packages} == {
-        "ray": (VersionScope.SHARED, ()),
-        "torch": (VersionScope.DIVERGENT, ()),
-        "vllm": (VersionScope.VARIANT_ONLY, ("vllm",)),
+        "ray": ("shared", ()),
+        "torch": ("divergent", ()),
+        "vllm": ("variant-only", ("vllm",)),
     }
 
 
