@@ -51,6 +51,8 @@ MAX_STATEMENTS = 30
 MAX_PATHS = 16
 """Branches times statements that are followed; more is not a small function."""
 _CONVERSIONS = frozenset({"tuple", "list", "str", "int", "float", "bool", "set", "sorted", "any", "all"})
+_FIELDS = frozenset({"__dataclass_fields__", "__fields__", "__struct_fields__", "_fields", "model_fields"})
+"""Attributes of classes that hold the names of their constructors' parameters."""
 _RAISES = object()
 """What a path through a function gives that ends in `raise`."""
 _CONTAINERS = (list, tuple, dict, set)
@@ -190,6 +192,8 @@ class ConditionReader(ValueEvaluator):
             inside = self.scope.symbol(dotted)
             if inside is not None:
                 return self._followed(inside)
+            if base.access_path is not None and name in _FIELDS:
+                return GuardNames(base.access_path, parameters=True)
             access_path = None if base.access_path is None else Attribute(base.access_path, name)
             return self._followed(GuardSymbol(dotted, access_path))
         if isinstance(base, VersionText):

@@ -111,7 +111,9 @@ def attribute(value: VersionText, name: str) -> object:
 
 
 def item(value: VersionText, index: ast.expr) -> object:
-    """`version.split(".")[:2]`, `[0]`."""
+    """`version.split(".")[:2]`, `[0]`; `version.split("+")[0]` is all of the version."""
+    if value.parts < 0:
+        return replace(value, parts=0) if isinstance(index, ast.Constant) and index.value == 0 else UNKNOWN
     if isinstance(index, ast.Slice):
         upper = index.upper
         if index.lower is None and index.step is None and isinstance(upper, ast.Constant) and type(upper.value) is int:
@@ -127,9 +129,13 @@ def method(value: VersionText, name: str, arguments: Sequence[object]) -> object
     first = arguments[0] if arguments else None
     if name == "startswith" and isinstance(first, str):
         return CompareVersion(value.source, value.subject, "startswith", first)
-    if name == "split" and first in ("+", "-", "rc", "a", "b", ".dev", "dev"):
+    if name in ("split", "partition") and first in ("+", "-", "rc", "a", "b", ".dev", "dev"):
         return replace(value, parts=-1)  # only its first piece is a version
-    return value if name in ("split", "strip", "lstrip", "rstrip", "replace", "removeprefix", "parse") else UNKNOWN
+    return (
+        value
+        if name in ("split", "partition", "strip", "lstrip", "rstrip", "replace", "removeprefix", "parse")
+        else UNKNOWN
+    )
 
 
 def compared(left: object, operator: ast.cmpop, right: object) -> object:

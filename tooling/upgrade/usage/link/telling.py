@@ -15,7 +15,7 @@ _FUNCTION_LINES = 60
 _NAMES = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?")
 """Names, with the member that is asked for."""
 _WORDS = (
-    *("version", "avail", "greater", "hasattr", "getattr", "dir(", "signature(", "argspec", "fields("),
+    *("version", "avail", "greater", "hasattr", "getattr", "dir(", "signature(", "argspec", "fields"),
     *("find_spec", "type_checking", "operator."),
 )
 """What a condition about versions, names or modules says somewhere, unless a name of the repository hides it."""
@@ -104,4 +104,4 @@ class TellingNames:
 def is_telling(text: str) -> bool:
     """Whether a text speaks of versions, names or modules."""
     lowered = text.lower()
-    return any(word in lowered for word in _WORDS) or lowered.endswith(("signature", "fields"))
+    return any(word in lowered for word in _WORDS) or lowered.endswith("signature")

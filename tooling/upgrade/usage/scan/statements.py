@@ -496,6 +496,13 @@ class StatementReader:
                 self.expressions.expression(inner.value)
         if isinstance(pattern, ast.MatchValue):
             return self.walk.test_text(f"({shown}) == {self.walk.text(pattern.value)}", subject) + 1
+        if isinstance(pattern, ast.MatchSequence) and any(
+            isinstance(each, ast.MatchStar) for each in pattern.patterns[-1:]
+        ):
+            values = [each.value for each in pattern.patterns if isinstance(each, ast.MatchValue)]
+            if values and len(values) == len(pattern.patterns) - 1:  # `["4", *_]`: the first elements are compared
+                texts = [f"({shown})[{number}] == {self.walk.text(value)}" for number, value in enumerate(values)]
+                return self.walk.test_text(" and ".join(texts), subject) + 1
         bare = pattern.pattern if isinstance(pattern, ast.MatchAs) and pattern.pattern is not None else pattern
         if isinstance(bare, ast.MatchClass):
             held = self.walk.step("instance", self.annotations.chain(bare.cls))
