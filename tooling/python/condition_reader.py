@@ -50,7 +50,7 @@ MAX_DEPTH = 3
 MAX_STATEMENTS = 30
 MAX_PATHS = 16
 """Branches times statements that are followed; more is not a small function."""
-_CONVERSIONS = frozenset({"tuple", "list", "str", "int", "float", "bool", "set", "sorted", "any", "all"})
+_CONVERSIONS = frozenset({"tuple", "list", "str", "int", "float", "bool", "set", "sorted", "any", "all", "callable"})
 _FIELDS = frozenset({"__dataclass_fields__", "__fields__", "__struct_fields__", "_fields", "model_fields"})
 """Attributes of classes that hold the names of their constructors' parameters."""
 _RAISES = object()
@@ -241,7 +241,7 @@ class ConditionReader(ValueEvaluator):
                 return self._inlined(found.node, found.scope, node)
         if isinstance(function, ast.Attribute):
             base = self.evaluate(function.value)
-            if isinstance(base, VersionText):
+            if isinstance(base, VersionText) or (isinstance(base, str) and function.attr == "contains"):
                 return versions.method(base, function.attr, self.arguments(node)[0])
             if isinstance(base, GuardNames):
                 return base if function.attr in ("keys", "union") else UNKNOWN
@@ -291,6 +291,10 @@ class ConditionReader(ValueEvaluator):
             return versions.version_of_symbol(f"{getattr(node.args[0], 'value', '')}.__version__") or UNKNOWN
         if name in _CONVERSIONS and len(node.args) == 1:
             inner = self.evaluate(node.args[0])
+            parts = [as_condition(each) for each in inner] if isinstance(inner, list | tuple) else []
+            known = [each for each in parts if each is not None]
+            if name in ("all", "any") and known and len(known) == len(parts):
+                return all_of(known) if name == "all" else any_of(known)
             return inner if isinstance(inner, (VersionText, GuardNames, *_CONDITIONS)) else super()._on_call(node)
         return self._by_name(name, node)
 

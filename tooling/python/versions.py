@@ -124,9 +124,11 @@ def item(value: VersionText, index: ast.expr) -> object:
     return UNKNOWN
 
 
-def method(value: VersionText, name: str, arguments: Sequence[object]) -> object:
-    """Methods of strings and Versions."""
+def method(value: VersionText | str, name: str, arguments: Sequence[object]) -> object:
+    """Methods of strings and Versions, and `contains` of the text of specifiers."""
     first = arguments[0] if arguments else None
+    if isinstance(value, str):
+        return within(first, value) if isinstance(first, VersionText) else UNKNOWN
     if name == "startswith" and isinstance(first, str):
         return CompareVersion(value.source, value.subject, "startswith", first)
     if name in ("split", "partition") and first in ("+", "-", "rc", "a", "b", ".dev", "dev"):

@@ -104,6 +104,7 @@ def _audited(
         alternatives=surroundings.alternatives,
         starred=surroundings.starred,
         methods=surroundings.methods,
+        assigned=surroundings.assigned,
         extended=surroundings.extended,
         imported=surroundings.imported,
         names_in=surroundings.names_in,

@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, Name, roots_of
+from tooling.python.access_paths import Attribute, Name, roots_of, spelled
 from tooling.python.symbols.targets import locate
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import JudgedUse
@@ -36,6 +36,7 @@ class Surroundings:
         self._stars: dict[str, set[str]] = defaultdict(set)
         self._imported: dict[str, set[str]] = defaultdict(set)
         self._known: dict[tuple[str, int], Alternatives] = {}
+        self._assigned: set[str] = set()
         self._extensions = [each for file in files for each in file.extensions]
         for file in files:
             for use in file.uses:
@@ -44,6 +45,9 @@ class Surroundings:
                     self._tried[path, attempt.number].append(use)
                 if use.action is Action.OVERRIDE:
                     self._overrides[path].append(use)
+                elif use.action is Action.ASSIGN and isinstance(use.target, Attribute):
+                    if isinstance(use.target.base, Name):
+                        self._assigned.add(spelled(use.target))
                 elif use.action is Action.SUBCLASS:
                     self._classes[path].append(use.place.line)
                 elif use.action is Action.STAR_IMPORT and isinstance(use.target, Name):
@@ -107,6 +111,10 @@ class Surroundings:
         names = set().union(*self._imported.values(), *self._stars.values())
         parts = [name.split(".") for name in names]
         return frozenset(".".join(each[:end]) for each in parts for end in range(1, len(each) + 1))
+
+    def assigned(self, dotted: str) -> bool:
+        """Whether the repository puts an attribute on a class or module of a package itself: `Tensor.old = new`."""
+        return dotted in self._assigned
 
     def methods(self, use: Use) -> Mapping[str, ClientMethod]:
         """Methods of the class around a SUBCLASS use: those between it and the next class with such a base."""
