@@ -1,4 +1,4 @@
-"""Read the command-line parsers of a release from its source: argparse, typer, click, dataclasses."""
+"""Read the command-line parsers of a release from its source: argparse and dataclasses."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 
 from tooling.python.source import FunctionNode
 from tooling.python.source_modules import NodeInModule, as_class
+from tooling.upgrade.interfaces.decorated import DecoratedCommands
 from tooling.upgrade.interfaces.pair import InterfaceStore
 from tooling.upgrade.interfaces.parsers import Flag, Interpreter, ParserNode
 
@@ -158,6 +159,9 @@ class ReleasePrograms:
         if entry is not None:
             dotted, _, attribute = entry.split("[")[0].strip().partition(":")
             found = self.modules.find(f"{dotted}.{attribute}")
+            decorated = DecoratedCommands(self.modules).parser(found)
+            if decorated is not None:
+                return decorated
             owner = as_class(found)
             called = self.modules.method(owner, "__call__") if owner is not None else found
             if called is None or not isinstance(called.node, FunctionNode):
@@ -167,6 +171,9 @@ class ReleasePrograms:
             module = self.modules.module(f"{program}.__main__") or self.modules.module(program)
             if module is None:
                 return None
+            decorated = DecoratedCommands(self.modules).run_in(module.tree.body, module)
+            if decorated is not None:
+                return decorated
             interpreter.run(module.tree.body, module, {})
         if not interpreter.made:
             return None
