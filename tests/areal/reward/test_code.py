@@ -53,8 +53,8 @@ def test_a_program_that_fails_in_any_way_has_failed_that_case(share):
     program = "n = int(input())\nif n == 1: raise KeyError(n)\nwhile n == 2: __import__('time').sleep(9)\nprint(n)"
     score = share.score(f"```\n{program}\n```", cases=[{"input": str(n), "output": str(n)} for n in (1, 2, 3)])
     assert score.score == pytest.approx(1 / 3)
-    assert [why.partition(":")[0] for why in score.details] == [
-        "exit status 1", "killed at the time limit after 3.0 s", ""
+    assert [why.partition(":")[0].partition(" after ")[0] for why in score.details] == [
+        "exit status 1", "killed at the time limit", ""
     ]  # fmt: skip
 
 
