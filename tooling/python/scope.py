@@ -81,11 +81,13 @@ def _listed_fields(call: ast.expr) -> list[tuple[str, ast.expr | None, ast.expr 
         if not isinstance(pair[0], ast.Constant) or not isinstance(pair[0].value, str):
             return []
         found.append((pair[0].value, pair[1]))
-    if not all(name.isidentifier() for name, _ in found):
+    if not found or not all(name.isidentifier() for name, _ in found):
         return []
     values = next((word.value for word in call.keywords if word.arg == "defaults"), None)
-    unknown: list[ast.expr] = [ast.Constant(...)] * (len(found) if values is not None else 0)
-    defaults = [None] * len(found) + (values.elts if isinstance(values, ast.Tuple | ast.List) else unknown)
+    listed_values = values.elts if isinstance(values, ast.Tuple | ast.List) else []
+    if values is not None and (not listed_values or any(isinstance(each, ast.Starred) for each in listed_values)):
+        listed_values = [ast.Constant(...)] * len(found)  # how many, and which, is not known
+    defaults = [None] * len(found) + listed_values
     return [(*field, default) for field, default in zip(found, defaults[-len(found) :], strict=True)]
 
 

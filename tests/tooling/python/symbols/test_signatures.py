@@ -383,6 +383,20 @@ def test_named_tuples_made_by_a_call(package):
     assert release.signature("pkg.B").exact
 
 
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        ("namedtuple('A', FIELDS, defaults=(1, 2))", ""),
+        ("namedtuple('A', '', defaults=[1])", ""),
+        ("namedtuple('A', 'x y', defaults=(*D, 1))", "f(x: Any = ..., y: Any = ...)"),
+    ],
+)
+def test_fields_that_are_not_written_out_are_not_made_up(package, made, text):
+    release = package(root=f"from collections import namedtuple\nA = {made}\n")
+    found = release.upstream.signature(release.found("pkg.A"))
+    assert ("" if isinstance(found, Open) else found.text("f")) == text
+
+
 def test_a_parameter_under_its_old_name_is_an_alias(package):
     release = package(
         root="""
