@@ -89,8 +89,8 @@ class JudgeContext:
     """Whether the repository imports a module itself, or something in it."""
     names_in: Callable[[str], frozenset[str]] = lambda _path: frozenset()
     """Dotted paths of what a file imports."""
-    assigned: Callable[[str], bool] = lambda _dotted: False
-    """Whether the repository sets this attribute of a package's class or module itself."""
+    assigned: Callable[[Use, str], bool] = lambda _use, _dotted: False
+    """Whether the file has set this attribute (dotted path) of a package's class or module itself before a use."""
     extended: Callable[[str, str], bool] = lambda _owner, _name: False
     """Whether a class of the repository that derives from this one of the old release (dotted path) has an attribute of
     this name."""

@@ -89,7 +89,7 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
         yield from _gone_from_here(case)
         return
     absent = case.after.absent[0]
-    if case.use.action is not Action.ASSIGN and case.context.assigned(f"{absent.container}.{absent.name}"):
+    if case.use.action is not Action.ASSIGN and case.context.assigned(case.use, f"{absent.container}.{absent.name}"):
         return
     kind, replacement = case.explain(absent) or (FindingKind.REMOVED, None)
     if _receiver_changed(case):

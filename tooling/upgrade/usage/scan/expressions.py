@@ -309,9 +309,7 @@ class ExpressionReader:
     def mapping(self, node: ast.Dict, read: bool) -> int:
         """Dict displays."""
         for key in node.keys:
-            if key is not None and not isinstance(
-                key, ast.Constant
-            ):  # a text that things are filed under names nothing
+            if key is not None and not isinstance(key, ast.Constant):  # what a text files under itself is not looked up
                 self.expression(key)
         values = [self.expression(value) for value in node.values]
         self.walk.visit.target_called(node)
