@@ -14,10 +14,12 @@ takes that command's flags itself.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any
+from collections import defaultdict, deque
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tooling.python.module import keyword, last_name
-from tooling.python.source import FunctionNode, each_parameter, string_of
+from tooling.python.source import DefinitionNode, FunctionNode, each_parameter, string_of
 from tooling.python.source_modules import NodeInModule
 from tooling.upgrade.interfaces.parsers import Flag, ParserNode
 
@@ -26,14 +28,26 @@ if TYPE_CHECKING:
     from tooling.upgrade.interfaces.modules import ReleaseModules
 
 _HARMLESS = frozenset(
-    {"argument", "callback", "command", "confirmation_option", "group", "help_option", "pass_context", "pass_obj"}
+    {"argument", "command", "confirmation_option", "group", "help_option", "pass_context", "pass_obj"}
     | {"option", "password_option", "version_option"}
 )
 """Decorators that add no flag, or whose flags are read here."""
+_PLACING = frozenset({"add_command", "add_typer", "command", "group"})
 _SUFFIXES = ("_command", "_cmd", "_group", "_grp")
 """What click takes off the name of a function, since 8.2."""
 _DEPTH = 4
 """Groups in groups."""
+
+
+class PlacedCommand(NamedTuple):
+    """Something that is put under a group or an app."""
+
+    call: ast.expr
+    """`main.command("x")`, or `main.add_command(f, name="x")`: what may say its name."""
+    found: NodeInModule[Any] | None
+    """A function, a class that is called, or another group or app; None for anything else."""
+    where: str
+    """ "file:line"."""
 
 
 class DecoratedCommands:
@@ -45,138 +59,150 @@ class DecoratedCommands:
     def parser(self, found: NodeInModule[Any] | None, depth: int = 0) -> ParserNode | None:
         """The parser that an entry point is: a command, a group, an app, or a function that calls one of these; None
         for anything else."""
-        if found is None or depth > _DEPTH:
+        if found is None:
             return None
-        module, node = found
-        if isinstance(node, FunctionNode):
-            made = [last_name(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list]
-            if "group" in made or "command" in made:
-                return self.described(found, depth, is_group="group" in made)
-            return self.run_in(node.body, module, depth) if not made else None
-        if _is_typer(node):
-            root = ParserNode()
-            self.add_commands(root, found, depth)
+        if _is_app(found.node):
+            root = self.with_commands(ParserNode(), found, depth)
             one = list(root.children.values())
             # The command of an app that has but one is not named on the command line.
             return one[0] if len(one) == 1 and not root.unknown and not one[0].children else root
-        return None
+        if not isinstance(found.node, FunctionNode):
+            return None
+        return (
+            self.described(found, depth) if _own_decorator(found.node) else self.run_in(found.node.body, found.module)
+        )
 
-    def run_in(self, body: list[ast.stmt], module: Module, depth: int = 0) -> ParserNode | None:
+    def run_in(self, body: list[ast.stmt], module: Module) -> ParserNode | None:
         """The parser that statements call, also under `if __name__ == "__main__"`."""
-        for node in (each for statement in body for each in ast.walk(statement)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
-                meant = self.modules.named(node.func, module)
-                is_app = meant is not None and (_is_typer(meant.node) or bool(_decorators(meant.node)))
-                found = self.parser(meant, depth + 1) if is_app else None
-                if found is not None:
-                    return found
+        waiting: deque[ast.AST] = deque(body)
+        while waiting:
+            node = waiting.popleft()
+            if isinstance(node, DefinitionNode):
+                continue  # nobody calls it here
+            waiting += ast.iter_child_nodes(node)
+            meant = self.modules.named(node.func, module) if isinstance(node, ast.Call) else None
+            if meant is not None and (_is_app(meant.node) or _own_decorator(meant.node)):
+                return self.parser(meant)
         return None
 
-    def described(self, found: NodeInModule[Any], depth: int, *, is_group: bool, of_typer: bool = False) -> ParserNode:
-        """The parser of a decorated function, with the commands of a group. of_typer: its signature has the options."""
+    def described(self, found: NodeInModule[Any], depth: int, *, by_signature: bool = False) -> ParserNode:
+        """The parser of a function, with the commands of a group. by_signature: an app makes it, of its parameters."""
         module, node = found
-        made = ParserNode(lenient="ignore_unknown_options" in "".join(map(ast.unparse, node.decorator_list)))
+        made = ParserNode()
         for each in node.decorator_list:
             name = last_name(each.func if isinstance(each, ast.Call) else each)
+            settings = keyword(each, "context_settings") if isinstance(each, ast.Call) else None
+            # `{"ignore_unknown_options": True}`; what another name stands for may be that, too
+            made.lenient |= settings is not None and (
+                not isinstance(settings, ast.Dict) or "ignore_unknown_options" in map(string_of, settings.keys)
+            )
             if name == "option" and isinstance(each, ast.Call):
                 self.add_flags(made, each, module)
             elif name not in _HARMLESS or (isinstance(each, ast.Call) and keyword(each, "cls") is not None):
                 made.unknown.append(f"{module.path}:{each.lineno}")
-        if is_group:
-            self.add_commands(made, found, depth)
-        elif of_typer:
+        if by_signature:
             self.add_parameters(made, found)
-        return made
+            return made
+        return self.with_commands(made, found, depth)
 
     def add_flags(self, parser: ParserNode, call: ast.Call, module: Module, name: str = "") -> None:
-        """The names of an option; of one without any those that are made from its parameter's name, where given."""
-        texts = [string_of(each) for each in call.args]
-        written = [part.strip() for text in texts for part in (text or "").split("/") if part.strip().startswith("-")]
-        if not written and not name and None in texts:
+        """The names of an option; of one without any that of its parameter, where given."""
+        texts = [string_of(each) or "" for each in call.args]
+        written = [part.strip() for text in texts for part in text.split("/") if part.strip().startswith("-")]
+        if any(isinstance(each, ast.Starred) for each in call.args) or not (written or name or all(texts)):
             parser.unknown.append(f"{module.path}:{call.lineno}")
+        source = " ".join(ast.unparse(call).split())[:160]
         for each in written or ([f"--{name}"] if name else []):
-            source = " ".join(ast.unparse(call).split())
-            parser.flags[each] = Flag(each, module.path, call.lineno, source[:160], negatable=False)
+            parser.flags[each] = Flag(each, module.path, call.lineno, source, negatable=False)
 
     def add_parameters(self, parser: ParserNode, found: NodeInModule[Any]) -> None:
-        """The options that typer makes of a signature."""
+        """The options that typer makes of a signature: of parameters with a default, and of those that say so."""
         module, node = found
         for entry, _, default in each_parameter(node.args):
-            parts = (
-                [each for each in ast.walk(entry.annotation) if isinstance(each, ast.Call)] if entry.annotation else []
-            )
-            told = [each for each in (*parts, default) if isinstance(each, ast.Call)]
-            option = next((each for each in told if last_name(each.func) == "Option"), None)
-            is_argument = any(last_name(each.func) == "Argument" for each in told)
-            if is_argument or (default is None and option is None):
+            told = [*ast.walk(entry.annotation or ast.Constant(None)), default]
+            calls = {last_name(each.func): each for each in told if isinstance(each, ast.Call)}
+            if "Argument" in calls or (default is None and "Option" not in calls):
                 continue
             name = entry.arg.replace("_", "-")
-            call = option or ast.Call(ast.Name("Option"), [], [], lineno=entry.lineno, col_offset=0)
-            before = len(parser.flags)
-            self.add_flags(parser, call, module, name)
+            plain = ast.Call(ast.Name("Option"), [], [], lineno=entry.lineno, col_offset=entry.col_offset)
+            option = calls.get("Option", plain)
+            self.add_flags(parser, option, module, name)
             shown = ast.unparse(entry.annotation) if entry.annotation else ""
             is_bool = "bool" in shown or (isinstance(default, ast.Constant) and isinstance(default.value, bool))
-            if is_bool and len(parser.flags) == before + 1 and f"--{name}" in parser.flags:
+            if is_bool and not any((string_of(each) or "").startswith("-") for each in option.args):
                 negated = f"--no-{name}"
-                parser.flags[negated] = Flag(
-                    negated, module.path, entry.lineno, f"{entry.arg}: {shown}", negatable=False
-                )
+                source = f"{entry.arg}: {shown}"
+                parser.flags[negated] = Flag(negated, module.path, entry.lineno, source, negatable=False)
 
-    def add_commands(self, parser: ParserNode, group: NodeInModule[Any], depth: int) -> None:
-        """The commands that are put under a group or an app, in whatever module."""
+    def with_commands(self, parser: ParserNode, group: NodeInModule[Any], depth: int) -> ParserNode:
+        """The same parser, with the commands that are put under a group or an app in whatever module."""
+        for call, found, where in self.placed.get(id(group.node), ()):
+            node = found.node if found is not None else None
+            made: ParserNode | None = None
+            names: list[str] = []
+            if depth >= _DEPTH or found is None:
+                pass
+            elif _is_app(node):
+                made, names = self.with_commands(ParserNode(), found, depth + 1), _names(call) or _names(node)
+            elif isinstance(node, ast.ClassDef):
+                initial = self.modules.method(found, "__init__")
+                made = self.described(initial, depth + 1, by_signature=True) if initial is not None else ParserNode()
+                names = _names(call, node.name)
+            elif isinstance(node, FunctionNode):
+                own = _own_decorator(node)
+                made = self.described(found, depth + 1, by_signature=_is_app(group.node))
+                names = _names(call) or _names(own, node.name)
+            if made is None or not names:
+                parser.unknown.append(where)
+                continue
+            parser.children |= dict.fromkeys(names, made)
+        return parser
+
+    @cached_property
+    def placed(self) -> dict[int, list[PlacedCommand]]:
+        """By the node of a group or app, what the release puts under it."""
+        found: dict[int, list[PlacedCommand]] = defaultdict(list)
         for path in self.modules.holding(b".command", b".group(", b".add_command(", b".add_typer("):
             module = self.modules.at(path)
             if module is None:
                 continue
             for node in module.functions():
-                for made in _decorators(node):
-                    function = made.func if isinstance(made, ast.Call) else made
-                    if self.is_of(function, ("command", "group"), group, module):
-                        is_group = last_name(function) == "group"
-                        child = self.described(
-                            NodeInModule(module, node), depth + 1, is_group=is_group, of_typer=_is_typer(group.node)
-                        )
-                        parser.children |= dict.fromkeys(_names(made, node.name), child)
+                for made in node.decorator_list:
+                    owner = self._owner(made.func if isinstance(made, ast.Call) else made, module)
+                    if owner is not None:
+                        where = f"{path}:{node.lineno}"
+                        found[id(owner.node)].append(PlacedCommand(made, NodeInModule(module, node), where))
             for call in module.nodes(ast.Call):
-                inner = call.func if isinstance(call.func, ast.Call) else None  # `app.command(name="x")(function)`
-                is_called = inner is not None and self.is_of(inner.func, ("command",), group, module)
-                if call.args and (is_called or self.is_of(call.func, ("add_command", "add_typer"), group, module)):
-                    meant = self.modules.named(call.args[0], module)
-                    own = getattr(meant.node, "name", "") if meant is not None else ""
-                    if is_called and meant is not None and isinstance(meant.node, ast.ClassDef):
-                        meant = self.modules.method(meant, "__init__")
-                    added: ParserNode | None
-                    if is_called and meant is not None and isinstance(meant.node, FunctionNode):
-                        added = self.described(meant, depth + 1, is_group=False, of_typer=_is_typer(group.node))
-                    else:
-                        added = self.parser(meant, depth + 1)
-                    if added is None:
-                        parser.unknown.append(f"{path}:{call.lineno}")
-                        continue
-                    parser.children |= dict.fromkeys(
-                        _names(inner if is_called and inner is not None else call, own), added
-                    )
+                made = call.func if isinstance(call.func, ast.Call) else call  # `app.command("x")(function)`
+                owner = self._owner(made.func, module) if call.args else None
+                is_added = isinstance(made.func, ast.Attribute) and made.func.attr.startswith("add_")
+                if owner is not None and is_added is (made is call):
+                    placed = PlacedCommand(made, self.modules.named(call.args[0], module), f"{path}:{call.lineno}")
+                    found[id(owner.node)].append(placed)
+        return found
 
-    def is_of(self, node: ast.expr, names: tuple[str, ...], group: NodeInModule[Any], module: Module) -> bool:
-        """Whether an expression is `group.NAME`."""
-        if not isinstance(node, ast.Attribute) or node.attr not in names:
-            return False
-        meant = self.modules.named(node.value, module)
-        return meant is not None and meant.node is group.node
+    def _owner(self, function: ast.expr, module: Module) -> NodeInModule[Any] | None:
+        """The group or app of `main.command`."""
+        if not isinstance(function, ast.Attribute) or function.attr not in _PLACING:
+            return None
+        return self.modules.named(function.value, module)
 
 
-def _is_typer(node: ast.AST) -> bool:
+def _is_app(node: ast.AST | None) -> bool:
     """Whether a value is an app: `typer.Typer()`, or what a helper of such a name makes."""
     return isinstance(node, ast.Call) and "typer" in last_name(node.func).lower()
 
 
-def _decorators(node: ast.AST) -> list[ast.expr]:
-    return node.decorator_list if isinstance(node, FunctionNode) else []
+def _own_decorator(node: ast.AST | None) -> ast.expr | None:
+    """The decorator that makes a function a command or a group: `@click.command("name")`."""
+    decorators = node.decorator_list if isinstance(node, FunctionNode) else []
+    made = (each for each in decorators if last_name(each.func if isinstance(each, ast.Call) else each) in _PLACING)
+    return next(made, None)
 
 
-def _names(made: ast.expr, function: str) -> list[str]:
+def _names(made: ast.AST | None, function: str = "") -> list[str]:
     """List the names of a command: the one it is given, else those click makes of its function's."""
-    given = [*made.args, *([told] if (told := keyword(made, "name")) else [])] if isinstance(made, ast.Call) else []
+    given = [*made.args, *filter(None, [keyword(made, "name")])] if isinstance(made, ast.Call) else []
     texts = [text for each in given if (text := string_of(each)) is not None]
     if texts:
         return texts[-1:]

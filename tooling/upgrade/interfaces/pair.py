@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.releases import Release
 
 
-_SCHEMA = 9
+_SCHEMA = 10
 """To be raised whenever the same release would give other rows. Models of requests are read as symbols, whose own
 number counts too."""
 _Kept = TypeVar("_Kept")

@@ -106,6 +106,7 @@ class ReleasePrograms:
 
     def __init__(self, modules: ReleaseModules, store: InterfaceStore | None = None) -> None:
         self.modules = modules
+        self._decorated = DecoratedCommands(modules)
         self._store = store or InterfaceStore(None, modules.release)
         self._made: dict[str, ParserNode | None] = {}
 
@@ -159,7 +160,7 @@ class ReleasePrograms:
         if entry is not None:
             dotted, _, attribute = entry.split("[")[0].strip().partition(":")
             found = self.modules.find(f"{dotted}.{attribute}")
-            decorated = DecoratedCommands(self.modules).parser(found)
+            decorated = self._decorated.parser(found)
             if decorated is not None:
                 return decorated
             owner = as_class(found)
@@ -171,7 +172,7 @@ class ReleasePrograms:
             module = self.modules.module(f"{program}.__main__") or self.modules.module(program)
             if module is None:
                 return None
-            decorated = DecoratedCommands(self.modules).run_in(module.tree.body, module)
+            decorated = self._decorated.run_in(module.tree.body, module)
             if decorated is not None:
                 return decorated
             interpreter.run(module.tree.body, module, {})

@@ -91,6 +91,40 @@ def test_apps_of_several_modules_are_nested():
     assert set(found.command("up", ["run"]).flags()) == {"--fast", "--no-fast"}
 
 
+def test_commands_go_by_the_names_that_they_and_their_apps_have():
+    text = "import click\nimport typer\n@click.group()\ndef main(): ...\n@click.command('to-onnx')\n"
+    text += "@click.option('--out')\ndef convert(out): ...\nmain.add_command(convert)\n"
+    assert set(programs(text, "up.cli:main").command("up", ["to-onnx"]).flags()) == {"--out"}
+    text = "import typer\napp = typer.Typer()\nsub = typer.Typer(name='tools')\napp.add_typer(sub)\n"
+    text += "@sub.command()\ndef a(x: int = 1): ...\n@sub.command()\ndef b(): ...\n@app.command()\ndef run(): ...\n"
+    assert set(programs(text, "up.cli:app").command("up", ["tools", "a"]).flags()) == {"--x"}
+    unnamed = programs(text.replace("name='tools'", ""), "up.cli:app")
+    assert unnamed.command("up", ["tools", "a"]).unknown == ("up/cli.py:4",)
+
+
+def test_groups_that_hold_each_other_end():
+    text = "import click\n@two.group()\ndef one(): ...\n@one.group()\ndef two(): ...\n"
+    assert programs(text, "up.cli:one").command("up", ["two", "one"] * 2).unknown
+
+
+@pytest.mark.parametrize("settings", ["{'ignore_unknown_options': True}", "SETTINGS"])
+def test_options_that_are_not_known_may_be_ignored(settings):
+    text = f"import click\n@click.command(context_settings={settings})\n@click.option('--a')\ndef main(a): ...\n"
+    assert programs(text, "up.cli:main").command("up", []).lenient
+    strict = programs(text.replace(settings, "{'max_content_width': 120}"), "up.cli:main")
+    assert not strict.command("up", []).lenient
+
+
+def test_names_that_only_run_time_knows_are_unknown():
+    text = "import click\n@click.command()\n@click.option(*NAMES)\n@click.option(FLAG)\ndef main(a): ...\n"
+    assert len(programs(text, "up.cli:main").command("up", []).unknown) == 2
+
+
+def test_what_a_module_only_defines_is_not_its_program():
+    text = "import click\n@click.command()\n@click.option('--a')\ndef inner(a): ...\ndef never():\n    inner()\n"
+    assert programs(text, "up.cli:inner").command("up.cli", []) is None
+
+
 def test_functions_and_classes_are_put_under_an_app_by_calls():
     text = "import typer\napp = typer_factory()\nclass Serve:\n    def __init__(self, port: int = 1): ...\n"
     text += "def env(): ...\napp.command(name='serve')(Serve)\napp.command()(env)\ndef main():\n    app()\n"
