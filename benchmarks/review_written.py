@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from review_history import NEAR
 from review_introduced import set_of
 
+from tooling.cli.errors import UsageError
 from tooling.review.findings import find
 from tooling.review.policy import read_policy
 from tooling.review.repository.comparison import ChangedFile, Comparison
@@ -50,7 +51,10 @@ def main() -> int:
     parser.add_argument("--set", choices=("development", "held-out"))
     parser.add_argument("--list", action="store_true", help="print each case for development, and what is said of it")
     arguments = parser.parse_args()
-    git = ReviewedClone.open(arguments.repository)
+    try:
+        git = ReviewedClone.open(arguments.repository)
+    except UsageError as error:
+        parser.error(f"{arguments.repository}: no repository; name a clone ({error})")
     written = cases(Path(__file__).with_suffix(".txt").read_text(encoding="utf-8"))
     chosen = {path: case for path, case in written.items() if arguments.set in (None, set_of(path))}
     base = Side(git, git.require("HEAD", "--head"))
