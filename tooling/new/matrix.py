@@ -14,6 +14,7 @@ import difflib
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -81,18 +82,21 @@ class Sandbox:
     def tree(self) -> Tree:
         """Return everything outside .git, so that two moments can be compared byte by byte."""
         found: Tree = {}
-        for folder, folders, files in os.walk(self.root):
-            if folder == os.fspath(self.root):
-                folders.remove(".git")
-            for name in (*folders, *files):
-                path = os.path.join(folder, name)
-                content = None
-                if os.path.islink(path):
-                    content = os.readlink(path).encode()
-                elif not os.path.isdir(path):
-                    with open(path, "rb") as stream:
-                        content = stream.read()
-                found[os.path.relpath(path, self.root)] = (os.lstat(path).st_mode, content)
+        waiting = [""]
+        while waiting:
+            inside = waiting.pop()
+            with os.scandir(self.root / inside) as entries:
+                for entry in entries:
+                    if entry.name == ".git" and not inside:
+                        continue
+                    path, mode, content = f"{inside}{entry.name}", entry.stat(follow_symlinks=False).st_mode, None
+                    if stat.S_ISLNK(mode):
+                        content = os.readlink(entry.path).encode()
+                    elif stat.S_ISDIR(mode):
+                        waiting.append(f"{path}/")
+                    else:
+                        content = Path(entry.path).read_bytes()
+                    found[path] = (mode, content)
         return found
 
     def plan(self, request: UnitRequest) -> Change:
@@ -169,10 +173,9 @@ def killed_before_any_step_it_recovers(sandbox: Sandbox, request: UnitRequest) -
     repository = sandbox.project.repository
     number = 0
     while _killed_before(number, lambda observe: sandbox.apply(unit, observe)):
-        was_pending = pending(repository)
-        complete = sandbox.tree()
+        complete = not pending(repository) and sandbox.tree() != before
         recover(repository)
-        if not was_pending and complete != before:
+        if complete:
             return  # killed after the journal was closed: the apply was complete
         _expect_same(before, sandbox.tree(), f"after being killed before step {number}")
         number += 1

@@ -113,12 +113,10 @@ def steps(quick):
     return found
 
 
-def low_precision(quick):
+def low_precision():
     """Steps in bfloat16 of ranks and of one process, which continue what ranks have saved."""
     found = {}
     for name, archon in (("dp_shard", None), *WAYS.items()):
-        if quick and name != "cp":
-            continue
         options = {"archon": archon, "dtype": "bfloat16", "adam_eps": 0.1}
         engines = [engine_of("qwen3_vl", "all", many=is_many, **options) for is_many in (True, False)]
         batch = batch_of(engines[0].model.vision, is_apart=False)
@@ -190,6 +188,8 @@ def ways(quick, combined):
     chosen = COMBINED if combined else WAYS
     for kind in DIVIDED[:1] if quick else DIVIDED:
         for way, archon in chosen.items():
+            if quick and way != "cp":
+                continue
             for train in ("all",) if quick else ("none", "all"):
                 single, many = (
                     engine_of(kind, train, many=is_many, archon=archon, max_tokens_per_micro_batch=96)
@@ -230,7 +230,7 @@ def main(arguments):
     return {
         "ways": ways(arguments.quick, combined=False),
         "steps": steps(arguments.quick),
-        "low precision": low_precision(arguments.quick),
+        "low precision": {} if arguments.quick else low_precision(),
         "states": states(arguments.folder / "states", arguments.quick),
         "refusals": refusals(),
     }

@@ -89,7 +89,7 @@ def _assert_equal(result):
     assert max(result["loss"], result["norm"], result["parameters"]) < 1e-6
 
 
-@pytest.mark.parametrize("way", ["tp", "cp", "pp"])
+@pytest.mark.parametrize("way", ["cp", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("tp", "pp"))])
 def test_a_divided_language_half_has_the_numbers_of_one_process(found, way):
     _assert_equal(found["ways"][f"qwen3_vl {way} all"])
 
@@ -110,9 +110,8 @@ def test_ways_of_dividing_combine(folder, fork_server):
         _assert_equal(result)
 
 
-@pytest.mark.parametrize(
-    "way", ["cp", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("dp_shard", "tp", "pp"))]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("way", ["dp_shard", "tp", "cp", "pp"])
 def test_bfloat16_over_ranks_learns_as_one_process_does_and_goes_on_bit_by_bit(found, way):
     result = found["low precision"][way]
     many, one = result["losses"]
