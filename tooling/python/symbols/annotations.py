@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tooling.python.symbols.definitions import Model
-    from tooling.python.symbols.symbol import Symbol
+    from tooling.python.symbols.symbol import Resolution, Symbol
 
 
 def type_names(annotation: str) -> frozenset[str]:
@@ -183,8 +183,15 @@ class AnnotationReader:
         """For an annotation that another one names."""
         return replace(self, depth=self.depth + 1)
 
-    def _named(self, name: str) -> Values:
+    def _found(self, name: str) -> Resolution | None:
+        """Find what a name in an annotation is; not a method: `dict[str, int]` beside `def dict(self)` is a mapping."""
         found = self.model.expression(self.where, name) if name else None
+        if isinstance(found, Found) and found.symbol.kind is SymbolKind.FUNCTION and self.where.classes:
+            return self.model.expression(Where(self.where.table), name)
+        return found
+
+    def _named(self, name: str) -> Values:
+        found = self._found(name)
         if not isinstance(found, Found):
             return OPEN
         if found.symbol.kind is SymbolKind.CLASS:
@@ -224,7 +231,7 @@ class AnnotationReader:
 
     def _subscripted(self, node: ast.Subscript) -> Values:
         head = dotted_name(node.value)
-        found = self.model.expression(self.where, head) if head else None
+        found = self._found(head)
         if isinstance(found, Found) and found.symbol.kind is SymbolKind.CLASS:
             return Values((Instance(found.symbol),))
         outside = external(found) if found is not None else ""

@@ -119,9 +119,10 @@ class PathFollower:
             return self._client_instance(step.base)
         if isinstance(step.base, Attribute):
             inner = self.follow(step.base.base)
-            known = container_method(inner, step.base.name) if isinstance(inner, Values) else None
-            if known is not None:
-                return known
+            if isinstance(inner, Values):
+                known = container_method(self.inference.settled(inner), step.base.name)
+                if known is not None:
+                    return known
         base = self.follow(step.base)
         return self.inference.called(base) if isinstance(base, Values) else base
 

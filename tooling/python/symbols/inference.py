@@ -120,11 +120,11 @@ class TypeInference:
         found = self._forced.get(key)
         if found is None:
             self._forced[key] = OPEN  # a value that is made from itself
-            found = self._forced[key] = self._settled(self._value(symbol, self._class_named(kind.receiver)))
+            found = self._forced[key] = self.settled(self._value(symbol, self._class_named(kind.receiver)))
         return found
 
-    def _settled(self, values: Values) -> Values:
-        """Values behind names in turn; names that stand for each other end in open."""
+    def settled(self, values: Values) -> Values:
+        """Return the values behind names and properties; names that stand for each other end in open."""
         if not any(_stands_for_another(each) for each in values.types):
             return values
         parts = [self.force(each) if _stands_for_another(each) else Values((each,)) for each in values.types]
@@ -295,7 +295,7 @@ class TypeInference:
         if isinstance(kind, Instance):
             field = self._field_at(kind.symbol, key)
             return field if field is not None else self._by_method(kind.symbol, "__getitem__")
-        if isinstance(kind, Definite) and kind.symbol.kind is SymbolKind.VALUE:
+        if _stands_for_another(kind):
             return self.item(self.force(kind), key)
         if isinstance(kind, Definite) and kind.symbol.kind is SymbolKind.CLASS:
             style = self.fields.style(kind.symbol)
@@ -431,7 +431,7 @@ class ExpressionInference:
             return Values((Instance(body.receiver),))
         if isinstance(node.func, ast.Attribute):
             base = self._infer(body, node.func.value)
-            known = container_method(base, node.func.attr)
+            known = container_method(self.steps.settled(base), node.func.attr)
             if known is not None:
                 return known
         if isinstance(node.func, ast.Call) and dotted_name(node.func.func) == "type" and len(node.func.args) == 1:

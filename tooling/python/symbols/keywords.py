@@ -40,6 +40,12 @@ class Keywords:
             found = self._answers[key] = self._taken(symbol, name, frozenset(), None)
         return found
 
+    def callee(self, function: Symbol, source: str) -> Symbol | None:
+        """Return what a call in the body of a function reaches; None where that is not known."""
+        facts, located = self.model.definitions.facts(function), self.model.definitions.locate(function)
+        found = self._callee(source, facts, located, None) if facts is not None and located is not None else None
+        return found if isinstance(found, Symbol) else None
+
     def _taken(self, symbol: Symbol, name: str, seen: frozenset[Symbol], instance: Symbol | None) -> Keyword:
         """`seen`: callables on the way here. `instance`: the class whose order `super()` follows."""
         if symbol in seen or len(seen) > MAX_DEPTH:

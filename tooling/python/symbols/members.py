@@ -201,6 +201,10 @@ class Members:
         items = scope.bindings.get(name)
         if items and (items[-1].source or not INITVAR.match(items[-1].extra)):
             found = self.modules.of_bindings(where, name, items)
+            if found is None:
+                # `if TYPE_CHECKING: fields: ClassVar[dict[str, Field]]` tells what a metaclass puts there
+                told = [item._replace(where="") for item in items if item.where == "typing" and item.extra]
+                found = self.modules.of_bindings(where, name, told) if told else None
             if found is not None:
                 # `forward = _forward`, `with_args = classmethod(_with_args)` in a class body
                 binding = items[-1]

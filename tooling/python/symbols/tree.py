@@ -262,7 +262,9 @@ class SymbolTree(Generic[Source]):
 
     def _in_module(self, where: Where, name: str) -> Resolution | None:
         table: ModuleTable = where.table
-        whole = where.before < 0 or name != where.name
+        # Code of a module does not reach its `__getattr__`: what only type checkers import is meant by annotations
+        told = {item.where for item in table.scope.bindings.get(name, ())} == {"typing"}
+        whole = (where.before < 0 or name != where.name) and not told
         if whole and not table.replaced and self.store.module(table.dotted) is table:
             found = self.modules.attribute(table.dotted, name)
             if isinstance(found, Found):

@@ -83,7 +83,8 @@ def best_member(
             if other in told:
                 candidate.reasons.add(Reason.ADVICE)
     lost = [each for each in had if each not in has]
-    places = similarity.took_places(old.source_of(before.symbol), new.source_of(owner), lost, fresh)
+    is_same = before.symbol.name == owner.name  # lines of two classes stand in no relation to each other
+    places = similarity.took_places(old.source_of(before.symbol), new.source_of(owner), lost, fresh) if is_same else {}
     values_lost = [each for each in lost if _is_value(before.symbol, each, old)]
     values_fresh = [each for each in fresh if _is_value(owner, each, new)]
     for other, (candidate, symbol) in found.items():

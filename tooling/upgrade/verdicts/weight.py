@@ -15,30 +15,76 @@ Tests are decided where they ask for parameters whose value the call shows; noth
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tooling.python.operations import UNKNOWN, OutOfFuel, literal
+from tooling.python.symbols.calls import positional
+from tooling.python.symbols.symbol import Signature
 from tooling.python.values import ValueEvaluator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tooling.python.symbols.calls import BoundCall
+    from tooling.python.symbols.symbol import Symbol
     from tooling.python.symbols.targets import Callable_
+    from tooling.python.symbols.tree import SymbolTree
     from tooling.upgrade.uses import PassedArguments
 
+_MOST_HANDS = 4
+"""Functions that a parameter is followed through."""
 _FREE = frozenset({"locals", "vars", "eval", "exec"})
 """Calls that may read any parameter."""
 
 
 def effective_default(side: Callable_, parameter: str, default: str) -> str:
-    """What a parameter is when it is left out: its default, or what the body puts in place of None."""
-    for statement in (_body(side) or ()) if default == "None" else ():
-        value = _in_place_of_none(statement, parameter)
-        if value is not None:
-            known = literal(ast.unparse(value))
-            return ast.unparse(value) if known is UNKNOWN else repr(known)
+    """What a parameter is when it is left out: its default, or what the body puts in place of None.
+
+    def total(self, axis=None):                     # axis was 0: the same as before
+        return self._total("total", axis)
+
+    def _total(self, name, axis):
+        if axis is None:
+            axis = 0
+    """
+    function = side.tree.function_of(side.symbol)
+    for _ in range(_MOST_HANDS if default == "None" else 0):
+        node = side.tree.tree_of(function) if function is not None else None
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or function is None:
+            break
+        for statement in node.body:
+            value = _in_place_of_none(statement, parameter)
+            if value is not None:
+                known = literal(ast.unparse(value))
+                return ast.unparse(value) if known is UNKNOWN else repr(known)
+        function, parameter = _handed_to(side.tree, function, node, parameter)
     return default
+
+
+def _handed_to(
+    tree: SymbolTree[Any], function: Symbol, node: ast.FunctionDef | ast.AsyncFunctionDef, parameter: str
+) -> tuple[Symbol | None, str]:
+    """Return the function that a body hands a parameter to, if it does nothing else with it, and its name there."""
+    read = [each for statement in node.body for each in ast.walk(statement) if getattr(each, "id", "") == parameter]
+    for call in (each for statement in node.body for each in ast.walk(statement) if isinstance(each, ast.Call)):
+        places: list[int | str | None] = [at for at, each in enumerate(call.args) if each in read]
+        places += [each.arg for each in call.keywords if each.value in read]
+        if not places or len(read) != 1 or any(isinstance(each, ast.Starred) for each in call.args[: len(places)]):
+            continue
+        called = tree.keywords.callee(function, ast.unparse(call.func))
+        reached = tree.function_of(called) if called is not None else None
+        signature = tree.signature(reached) if reached is not None else None
+        if reached is None or not isinstance(signature, Signature):
+            break
+        if isinstance(places[0], str):
+            return reached, places[0]
+        own = node.args.args[0].arg if node.args.args else ""
+        first = ast.unparse(call.func).partition(".")[0]
+        # `Base.total(self, axis)`
+        by_class = called is reached and reached.binding == "method" and first not in (own, "super()")
+        slots = positional(signature)[places[0] - by_class :] if places[0] is not None else []
+        return (reached, slots[0].name) if slots else (None, "")
+    return None, ""
 
 
 def reads(side: Callable_, parameter: str, bound: BoundCall, arguments: PassedArguments) -> bool:
