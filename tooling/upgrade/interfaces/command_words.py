@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 DEPTH = 6
 """Calls that are followed into one another."""
-MOST_CALLS = 20_000
-"""Calls that are followed from one file."""
+MOST_STATEMENTS = 25_000
+"""Statements that are gone through for one file, before calls in it are no longer followed."""
 _SAME_WORDS = frozenset({"chain", "from_iterable", "join", "list", "reversed", "shlex", "sorted", "split", "tuple"})
 """Calls that give the words of their arguments: list(x), shlex.split(x), " ".join(x), itertools.chain(x, y)."""
 _PERCENT = re.compile(r"%[sdrif]")
@@ -320,7 +320,7 @@ CalledFunction = tuple[NodeInModule[FunctionNode], CommandFrame | None, CommandO
 
 
 class CommandCalls:
-    """Evaluates calls. words: what evaluates their arguments. most: how many are followed."""
+    """Evaluates calls. words: what evaluates their arguments. most: statements to go through."""
 
     def __init__(self, words: CommandWords, statements: CommandStatements, most: int) -> None:
         self._words, self._code, self._run = words, words.code, statements.run
@@ -330,6 +330,7 @@ class CommandCalls:
         """Functions that are gone through at the moment."""
         self._known: dict[tuple[int, int], CommandResult] = {}
         self.spent = 0
+        """Statements that were gone through."""
         self._most = most
         self._speaking: dict[str, bool] = {}
 
@@ -363,7 +364,6 @@ class CommandCalls:
         key = (id(function), id(within) if within is not None else 0)
         if plain and key in self._known:
             return self._known[key]
-        self.spent += 1
         self.followed |= {(inner.module.path, each.lineno, each.col_offset) for each in ast.walk(function.args)
                           if isinstance(each, ast.arg)}  # fmt: skip
         result = self._run(function, inner)
@@ -426,7 +426,6 @@ class CommandCalls:
         if target is not None and id(target[0].node) not in self.running and len(self.running) < DEPTH:
             inner = CommandFrame(target[0].module, within, target[3], None, frame.depth + 1)
             self._pass(value, target[0].node, frame, inner, bound=True)
-            self.spent += 1
             self._run(target[0].node, inner)
         return within
 

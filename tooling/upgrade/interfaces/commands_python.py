@@ -26,7 +26,7 @@ from tooling.upgrade.interfaces.command_frames import (
     CommandVariable,
     defaults_of,
 )
-from tooling.upgrade.interfaces.command_words import DEPTH, MOST_CALLS, CommandWords
+from tooling.upgrade.interfaces.command_words import DEPTH, MOST_STATEMENTS, CommandWords
 from tooling.upgrade.interfaces.commands import CommandUse, CommandWord, recognise, split_shell
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ _TALK = frozenset(
     {"add_argument", "critical", "debug", "echo", "error", "exception", "fail", "info", "log", "print", "warn"}
 ) | {"warning"}
 """Calls whose strings are read by people."""
-MOST_CALLS_IN_ALL = 100_000
-"""Calls that are followed from all files together; from each no more than `MOST_CALLS`."""
+MOST_STATEMENTS_IN_ALL = 100_000
+"""Statements that are gone through for all files together, some seconds; for each no more than `MOST_STATEMENTS`."""
 _ROUNDS = 4
 """Importers of importers that are read for what they add to a command."""
 
@@ -51,7 +51,7 @@ _FileAnswer = tuple[list[tuple[Any, ...]], list[tuple[str, int, int]], bool, int
 
 
 class _CutShort(Exception):
-    """Files before this one left it fewer calls than it needs. Its answer is good for this run alone."""
+    """Files before this one left it fewer statements than it needs. Its answer is good for this run alone."""
 
     def __init__(self, answer: _FileAnswer) -> None:
         self.answer = answer
@@ -65,7 +65,7 @@ def python_commands(
     found: list[CommandUse] = []
     followed: set[tuple[str, int, int]] = set()
     waiting, read = list(paths), set[str]()
-    left = MOST_CALLS_IN_ALL
+    left = MOST_STATEMENTS_IN_ALL
     for _ in range(_ROUNDS):
         more: list[str] = []
         for path in waiting:
@@ -89,13 +89,13 @@ def python_commands(
 
 def _commands_of(code: RepositoryCode, programs: KnownPrograms, path: str, left: int) -> _FileAnswer:
     """Commands that begin in a file, parameters whose callers are seen, whether importers may add to it, and how many
-    calls were followed. left: how many may be. Raises _CutShort."""
-    reader = _FileCommands(code, programs, min(left, MOST_CALLS))
+    statements were gone through. left: how many may be. Raises _CutShort."""
+    reader = _FileCommands(code, programs, min(left, MOST_STATEMENTS))
     reader.file(path)
     goes_on = any(map(programs.may_go_on, reader.found)) or reader.names_program(path)
     uses = [astuple(use) for use in dict.fromkeys(reader.found)]
     answer = uses, sorted(reader.calls.followed), goes_on, reader.calls.spent
-    if reader.calls.is_spent and left < MOST_CALLS:
+    if reader.calls.is_spent and left < MOST_STATEMENTS:
         raise _CutShort(answer)
     return answer
 
@@ -201,6 +201,7 @@ class _FileCommands:
 
     def _statement(self, node: ast.stmt, frame: CommandFrame, block: tuple[int, ...]) -> None:
         frame.calls.clear()
+        self.calls.spent += 1
         if isinstance(node, FunctionNode):
             frame.own(node.name).function = node, frame
         elif isinstance(node, ast.ClassDef | ast.Raise | ast.Assert):

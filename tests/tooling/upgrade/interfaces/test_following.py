@@ -165,6 +165,20 @@ def test_a_list_that_is_made_anew_for_each_of_many_flags_is_followed_at_once(tmp
     assert [each.line for each in found if each.symbol.endswith("--gone")] == [text.count("\n")]
 
 
+@pytest.mark.exhaustive
+def test_functions_that_call_each_other_many_times_are_followed_for_seconds_only(tmp_path):
+    # Each passes on another list, so that no two calls are alike: 12 ** 6 of them
+    calls = "\n".join(f"    f{{0}}(args + ['--x{each}'])" for each in range(12))
+    functions = [f"def f{number}(args):\n{calls.format(number + 1)}\n" for number in range(7)]
+    last = "def f7(args):\n    return args\n"
+    head = 'def begin():\n    f0(["python", "-m", "app.server", "--gone"])\n'
+    (tmp_path / "run.py").write_text("\n".join([*functions, last, head]))
+    started = time.process_time()
+    found = judge_interfaces(tmp_path, OLD, NEW, "app").findings
+    assert time.process_time() - started < 12
+    assert any(each.symbol.endswith("--gone") for each in found)
+
+
 def test_a_search_that_the_bound_on_all_files_cut_short_is_not_kept(tmp_path, monkeypatch):
     (tmp_path / "repository").mkdir()
     for path, text in CASES["the head in one function, the tail in another"].items():
@@ -174,10 +188,10 @@ def test_a_search_that_the_bound_on_all_files_cut_short_is_not_kept(tmp_path, mo
         found = judge_interfaces(tmp_path / "repository", OLD, NEW, "app", cache=tmp_path / "cache").findings
         return [each.line for each in found]
 
-    whole = commands_python.MOST_CALLS_IN_ALL
-    monkeypatch.setattr(commands_python, "MOST_CALLS_IN_ALL", 0)
+    whole = commands_python.MOST_STATEMENTS_IN_ALL
+    monkeypatch.setattr(commands_python, "MOST_STATEMENTS_IN_ALL", 0)
     assert lines() == []
-    monkeypatch.setattr(commands_python, "MOST_CALLS_IN_ALL", whole)
+    monkeypatch.setattr(commands_python, "MOST_STATEMENTS_IN_ALL", whole)
     assert len(lines()) == 1
 
 
