@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tooling.python import versions
 from tooling.python.access_paths import Attribute
 from tooling.python.conditions import (
+    FALSE,
+    TRUE,
     AllOf,
     AnyOf,
     CompareVersion,
@@ -51,8 +53,14 @@ MAX_STATEMENTS = 30
 MAX_PATHS = 16
 """Branches times statements that are followed; more is not a small function."""
 _CONVERSIONS = frozenset({"tuple", "list", "str", "int", "float", "bool", "set", "sorted", "any", "all", "callable"})
-_FIELDS = frozenset({"__dataclass_fields__", "__fields__", "__struct_fields__", "_fields", "model_fields"})
+_FIELDS = frozenset(
+    {"__annotations__", "__dataclass_fields__", "__fields__", "__struct_fields__", "_fields", "model_fields"}
+)
 """Attributes of classes that hold the names of their constructors' parameters."""
+SKIPS = {"pytest.mark.skipif": -1, "unittest.skipIf": -1, "unittest.skipUnless": 1}
+"""What skips a test: -1 where its condition holds, 1 where it fails."""
+UNSKIPPED = "__unskipped__"
+"""How the condition is noted that a decorator of the repository may put on a function."""
 _RAISES = object()
 """What a path through a function gives that ends in `raise`."""
 _CONTAINERS = (list, tuple, dict, set)
@@ -90,11 +98,41 @@ class GuardNames(Symbolic):
 
 
 @dataclass(frozen=True, slots=True)
-class GuardDefinition:
+class GuardSkip(Symbolic):
+    """A decorator or mark that skips a test."""
+
+    unless: Condition
+
+
+@dataclass(frozen=True, slots=True)
+class GuardDefinition(Symbolic):
     """A function of the repository, or an expression that a name was bound to, with the scope to read it in."""
 
     node: ast.FunctionDef | ast.expr
     scope: GuardScope
+
+    @property
+    def function(self) -> ast.FunctionDef | None:
+        """A function to be called, also where it is a lambda; None for a value."""
+        if isinstance(self.node, ast.Lambda):
+            return ast.FunctionDef("", self.node.args, [ast.Return(self.node.body)], [])
+        return self.node if isinstance(self.node, ast.FunctionDef) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Names of a function around, then those of its file."""
+
+    around: GuardScope
+    names: dict[str, object]
+
+    def find(self, name: str) -> object:
+        """See `GuardScope`."""
+        return self.names[name] if name in self.names else self.around.find(name)
+
+    def symbol(self, dotted: str) -> object:
+        """See `GuardScope`."""
+        return self.around.symbol(dotted)
 
 
 def read_condition(test: ast.expr, scope: GuardScope) -> Condition:
@@ -181,6 +219,8 @@ class ConditionReader(ValueEvaluator):
     def _on_attribute(self, node: ast.Attribute) -> object:
         if isinstance(node.value, ast.Name):
             kept = self.scope.find(f"{node.value.id}.{node.attr}")
+            if isinstance(kept, GuardDefinition) and isinstance(kept.node, ast.FunctionDef):  # a property
+                return self._inlined(kept.node, kept.scope, ast.Call(node, [], []))
             if isinstance(kept, GuardDefinition):
                 return self._followed(kept)
         return self._member(self.evaluate(node.value), node.attr)
@@ -194,6 +234,14 @@ class ConditionReader(ValueEvaluator):
                 return self._followed(inside)
             if base.access_path is not None and name in _FIELDS:
                 return GuardNames(base.access_path, parameters=True)
+            if base.access_path is not None and name == "__dict__":
+                return GuardNames(base.access_path, parameters=False)
+            if (
+                name == "co_varnames"
+                and isinstance(base.access_path, Attribute)
+                and base.access_path.name == "__code__"
+            ):
+                return GuardNames(base.access_path.base, parameters=True)
             access_path = None if base.access_path is None else Attribute(base.access_path, name)
             return self._followed(GuardSymbol(dotted, access_path))
         if isinstance(base, VersionText):
@@ -233,24 +281,33 @@ class ConditionReader(ValueEvaluator):
         if any(isinstance(argument, ast.Starred) for argument in node.args):
             return UNKNOWN
         function = node.func
+        found: object = UNKNOWN
         if isinstance(function, ast.Name):
             found = self.env[function.id] if function.id in self.env else self.scope.find(function.id)
             if found is None:
                 return self._builtin(function.id, node)
-            if isinstance(found, GuardDefinition) and isinstance(found.node, ast.FunctionDef):
-                return self._inlined(found.node, found.scope, node)
-        if isinstance(function, ast.Attribute):
-            base = self.evaluate(function.value)
-            if isinstance(base, VersionText) or (isinstance(base, str) and function.attr == "contains"):
-                return versions.method(base, function.attr, self.arguments(node)[0])
-            if isinstance(base, GuardNames):
-                return base if function.attr in ("keys", "union") else UNKNOWN
-            if isinstance(base, GuardSymbol):
-                inside = self.scope.symbol(f"{base.dotted}.{function.attr}")
-                if isinstance(inside, GuardDefinition) and isinstance(inside.node, ast.FunctionDef):
-                    return self._inlined(inside.node, inside.scope, node)
-            if not isinstance(base, tuple(METHODS)):  # the base is not evaluated again: chains of calls may be long
-                return self._library(self._member(base, function.attr), node)
+        elif isinstance(function, ast.Call):
+            found = self.evaluate(function)
+        elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            found = self.scope.find(ast.unparse(function))
+        if isinstance(found, GuardSkip):
+            return found  # put on a function
+        if isinstance(found, GuardDefinition) and found.function is not None:
+            return self._inlined(found.function, found.scope, node)
+        return self._method(function, node) if isinstance(function, ast.Attribute) else super()._on_call(node)
+
+    def _method(self, function: ast.Attribute, node: ast.Call) -> object:
+        base = self.evaluate(function.value)
+        if isinstance(base, VersionText) or (isinstance(base, str) and function.attr == "contains"):
+            return versions.method(base, function.attr, self.arguments(node)[0])
+        if isinstance(base, GuardNames):
+            return base if function.attr in ("keys", "union") else UNKNOWN
+        if isinstance(base, GuardSymbol):
+            inside = self.scope.symbol(f"{base.dotted}.{function.attr}")
+            if isinstance(inside, GuardDefinition) and inside.function is not None:
+                return self._inlined(inside.function, inside.scope, node)
+        if not isinstance(base, tuple(METHODS)):  # the base is not evaluated again: chains of calls may be long
+            return self._library(self._member(base, function.attr), node)
         return super()._on_call(node)
 
     def call(self, node: ast.Call, name: str) -> object:
@@ -265,6 +322,11 @@ class ConditionReader(ValueEvaluator):
         last = dotted.rpartition(".")[2]
         if last in ("signature", "getfullargspec", "fields") and dotted.startswith(("inspect.", "dataclasses.")):
             return self._names(node, parameters=True)
+        if dotted in ("unittest.skip", "pytest.mark.skip"):
+            return GuardSkip(FALSE)
+        if dotted in SKIPS and node.args:
+            test = self.condition(node.args[0])
+            return GuardSkip(test if SKIPS[dotted] > 0 else negated(test))
         arguments = self.arguments(node)[0]
         if last in ("find_spec", "find_loader") and arguments and isinstance(arguments[0], str):
             return ModuleExists(arguments[0])
@@ -283,10 +345,12 @@ class ConditionReader(ValueEvaluator):
     def _builtin(self, name: str, node: ast.Call) -> object:
         if name in ("hasattr", "getattr") and len(node.args) >= 2:
             return self._probe(name, node)
-        if name == "dir" and len(node.args) == 1:
+        if name in ("dir", "vars") and len(node.args) == 1:
             return self._names(node, parameters=False)
         if name == "map" and len(node.args) == 2:
             return self.evaluate(node.args[1])
+        if name == UNSKIPPED:
+            return self._unskipped(node.args[0])
         if name == "__version__":  # how `importorskip(minversion=)` is noted
             return versions.version_of_symbol(f"{getattr(node.args[0], 'value', '')}.__version__") or UNKNOWN
         if name in _CONVERSIONS and len(node.args) == 1:
@@ -297,6 +361,14 @@ class ConditionReader(ValueEvaluator):
                 return all_of(known) if name == "all" else any_of(known)
             return inner if isinstance(inner, (VersionText, GuardNames, *_CONDITIONS)) else super()._on_call(node)
         return self._by_name(name, node)
+
+    def _unskipped(self, decorator: ast.expr) -> object:
+        """When what a decorator stands over is run."""
+        made = self.evaluate(decorator)
+        if not isinstance(made, GuardSkip):
+            test = ast.Call(decorator, [ast.Constant(None)], [])
+            made = self.evaluate(test)
+        return made.unless if isinstance(made, GuardSkip) else UNKNOWN
 
     def _probe(self, name: str, node: ast.Call) -> object:
         base, member = self._probed(node.args[0]), self.evaluate(node.args[1])
@@ -388,6 +460,9 @@ class ConditionReader(ValueEvaluator):
             for alias in statement.names:
                 self.env[alias.asname or alias.name] = GuardSymbol(f"{statement.module}.{alias.name}")
             return True
+        if isinstance(statement, ast.FunctionDef):
+            self.env[statement.name] = GuardDefinition(statement, _Inside(self.scope, self.env))
+            return True
         return isinstance(statement, ast.Expr | ast.Pass | ast.Global | ast.Assert)
 
     def _try(self, statement: ast.Try, rest: list[ast.stmt]) -> object:
@@ -429,6 +504,9 @@ def _chosen(test: Condition, then: object, other: object) -> object:
     """`then if test else other`, where _RAISES cannot be reached."""
     if then is _RAISES or other is _RAISES or then == other:
         return other if then is _RAISES else then
+    if isinstance(then, GuardSkip) or isinstance(other, GuardSkip):  # the other one is the test as it is
+        then, other = (each.unless if isinstance(each, GuardSkip) else TRUE for each in (then, other))
+        return GuardSkip(any_of([all_of([test, then]), all_of([negated(test), other])]))
     if isinstance(then, tuple) and isinstance(other, tuple) and len(then) == len(other):
         return tuple(_chosen(test, *pair) for pair in zip(then, other, strict=True))
     sides = [as_condition(then), as_condition(other)]

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -36,13 +36,16 @@ class CompareVersion(Symbolic):
     """`version(subject) operator literal`; operator is one of < <= > >= == != startswith.
 
     literal is a version text; tuples are joined with dots, and `release_parts` says how many leading release parts
-    the code looked at (0: the whole version)."""
+    the code looked at (0: the whole version). index: the one part, behind the first, that it looked at (0: none).
+    by_letter: whether it compares two texts, where the package gives plain text ("1.10" < "1.9")."""
 
     source: VersionSource
     subject: str
     operator: str
     literal: str
     release_parts: int = 0
+    index: int = 0
+    by_letter: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +199,8 @@ def describe(condition: Condition) -> str:
             text = " and ".join(describe(each) for each in conditions)
         case AnyOf(conditions):
             text = " or ".join(describe(each) for each in conditions)
-        case CompareVersion(_, subject, operator, literal):
-            text = f"{subject} {operator} {literal}"
+        case CompareVersion(_, subject, operator, literal, _, index):
+            text = f"{subject}{f'[{index}]' if index else ''} {operator} {literal}"
         case HasName(base, name):
             text = f"{spelled(base) or 'a value'} has {name}"
         case HasParameter(base, name):
@@ -215,18 +218,27 @@ def compare_versions(version: str, condition: CompareVersion) -> bool | None:
     """Answer `version operator literal` as the code writes it; None if one of them is not a version."""
     if condition.operator == "startswith":
         return version.startswith(condition.literal)
+    if condition.by_letter:
+        return _compared(version, condition.operator, condition.literal)
     try:
         # Local parts (+cu128) are of a build, and which one will be installed is not known here.
         ours, literal = Version(Version(version).public), Version(condition.literal)
     except InvalidVersion:
         return None
+    if condition.index:
+        return _compared(
+            (*ours.release, 0, 0, 0)[condition.index : condition.index + 1], condition.operator, literal.release
+        )
     if condition.release_parts:
         return _compared(ours.release[: condition.release_parts], condition.operator, literal.release)
     return _compared(ours, condition.operator, literal)
 
 
-def _compared(left: Version | tuple[int, ...], operator: str, right: Version | tuple[int, ...]) -> bool | None:
-    less, equal = left < right, left == right  # type: ignore[operator]  # both are of one kind: see the two callers
+_Comparable = Version | tuple[int, ...] | str
+
+
+def _compared(left: _Comparable, operator: str, right: _Comparable) -> bool | None:
+    less, equal = left < right, left == right  # type: ignore[operator]  # both are of one kind: see the callers
     answers = {"<": less, "<=": less or equal, "==": equal, "!=": not equal, ">=": not less}
     answers[">"] = not less and not equal
     return answers.get(operator)
@@ -234,4 +246,4 @@ def _compared(left: Version | tuple[int, ...], operator: str, right: Version | t
 
 def answer_by_version(version: str, probe: Probe) -> bool | None:
     """Answer a probe where nothing but one version is known."""
-    return compare_versions(version, probe) if isinstance(probe, CompareVersion) else None
+    return compare_versions(version, replace(probe, by_letter=False)) if isinstance(probe, CompareVersion) else None

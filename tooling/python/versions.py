@@ -25,7 +25,11 @@ _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
 _BY_FUNCTION = {"lt": ast.Lt, "le": ast.LtE, "gt": ast.Gt, "ge": ast.GtE, "eq": ast.Eq, "ne": ast.NotEq}
 _SAME = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)
 _PARSERS = frozenset({"parse", "Version", "parse_version", "LooseVersion", "StrictVersion", "LegacyVersion"})
-_VERSION_NAMES = frozenset({"__version__", "__version_tuple__", "VERSION", "version_tuple"})
+_VERSION_NAMES = frozenset(
+    {"__version__", "__version_info__", "__version_tuple__", "VERSION", "version_info", "version_tuple"}
+)
+_NUMBERS = ("major", "minor", "micro")
+_MOST_PARTS = 4
 _HELPER = re.compile(r"is_(\w+?)_(available|version|greater_or_equal_than|greater_or_equal|greater_than)")
 _AVAILABILITY = re.compile(r"_?is_(?:package|module)_available")
 _SPECIFIER = re.compile(r"\s*(<=|>=|==|!=|<|>|~=)\s*([\w.+!*-]+)\s*")
@@ -34,21 +38,23 @@ _SPECIFIER = re.compile(r"\s*(<=|>=|==|!=|<|>|~=)\s*([\w.+!*-]+)\s*")
 @dataclass(frozen=True, slots=True)
 class VersionText(Symbolic):
     """The version of something, as text, tuple or Version: it makes no difference. parts: how many leading release
-    parts are left of it, 0 for all."""
+    parts are left, 0 for all. index: the one part, behind the first, that it is. text: whether it still is one."""
 
     source: VersionSource
     subject: str
     parts: int = 0
+    index: int = 0
+    text: bool = False
 
 
 def version_of_symbol(dotted: str) -> VersionText | None:
     """`pkg.__version__`, also where it is kept in `pkg.version`."""
     base, _, last = dotted.rpartition(".")
-    if last not in _VERSION_NAMES or not base:
+    if last not in _VERSION_NAMES or not base or base == "sys":
         return None
     for suffix in (".version", "._version"):
         base = base.removesuffix(suffix)
-    return VersionText(VersionSource.MODULE, base)
+    return VersionText(VersionSource.MODULE, base, text=last == "__version__")
 
 
 def called(dotted: str, arguments: Sequence[object]) -> object:
@@ -58,9 +64,13 @@ def called(dotted: str, arguments: Sequence[object]) -> object:
     if last in ("version", "get_distribution", "distribution") and dotted.startswith(
         ("importlib.metadata.", "importlib_metadata.", "pkg_resources.")
     ):
-        return VersionText(VersionSource.DISTRIBUTION, first) if isinstance(first, str) else UNKNOWN
+        return (
+            VersionText(VersionSource.DISTRIBUTION, first, text=last == "version")
+            if isinstance(first, str)
+            else UNKNOWN
+        )
     if last in _PARSERS and (isinstance(first, VersionText) or concrete(first)):
-        return first
+        return replace(first, text=False) if isinstance(first, VersionText) else first
     if dotted.startswith("operator.") and last in _BY_FUNCTION and len(arguments) == 2:
         return compared(arguments[0], _BY_FUNCTION[last](), arguments[1])
     if last == "SpecifierSet" and isinstance(first, str):
@@ -104,24 +114,42 @@ def availability(name: str, arguments: Sequence[object], named: Mapping[str, obj
 
 
 def attribute(value: VersionText, name: str) -> object:
-    """`version.major`, `.release`, `.base_version`."""
-    if name == "major":
-        return replace(value, parts=1)
+    """`version.major`, `.minor`, `.release`, `.base_version`."""
+    if name in _NUMBERS:
+        return _number(value, _NUMBERS.index(name))
     return value if name in ("release", "base_version", "public", "version", "__version__") else UNKNOWN
 
 
 def item(value: VersionText, index: ast.expr) -> object:
-    """`version.split(".")[:2]`, `[0]`; `version.split("+")[0]` is all of the version."""
+    """`version.split(".")[:2]`, `[1]`; `version.split("+")[0]` is all of the version."""
     if value.parts < 0:
-        return replace(value, parts=0) if isinstance(index, ast.Constant) and index.value == 0 else UNKNOWN
+        return replace(value, parts=0, text=True) if isinstance(index, ast.Constant) and index.value == 0 else UNKNOWN
     if isinstance(index, ast.Slice):
         upper = index.upper
         if index.lower is None and index.step is None and isinstance(upper, ast.Constant) and type(upper.value) is int:
             return replace(value, parts=upper.value if value.parts == 0 else min(value.parts, upper.value))
         return UNKNOWN
-    if isinstance(index, ast.Constant) and index.value == 0:
+    return _number(value, index.value) if isinstance(index, ast.Constant) and type(index.value) is int else UNKNOWN
+
+
+def _number(value: VersionText, index: int) -> object:
+    """One part of a version."""
+    if index == 0:
         return replace(value, parts=1)
-    return UNKNOWN
+    return (
+        replace(value, parts=0, index=index)
+        if 0 < index < (value.parts or _MOST_PARTS) and not value.index
+        else UNKNOWN
+    )
+
+
+def _joined(value: object) -> object:
+    """`(version.major, version.minor)` as the version that its parts are of."""
+    if not isinstance(value, tuple | list) or not value or not isinstance(value[0], VersionText):
+        return value
+    whole = replace(value[0], parts=0, index=0)
+    numbers = [_number(whole, index) for index in range(len(value))]
+    return replace(whole, parts=len(value)) if list(value) == numbers else value
 
 
 def method(value: VersionText | str, name: str, arguments: Sequence[object]) -> object:
@@ -129,26 +157,29 @@ def method(value: VersionText | str, name: str, arguments: Sequence[object]) -> 
     first = arguments[0] if arguments else None
     if isinstance(value, str):
         return within(first, value) if isinstance(first, VersionText) else UNKNOWN
-    if name == "startswith" and isinstance(first, str):
-        return CompareVersion(value.source, value.subject, "startswith", first)
+    if name == "startswith":
+        starts = first if isinstance(first, tuple) else (first,)
+        compares = [CompareVersion(value.source, value.subject, name, each) for each in starts if isinstance(each, str)]
+        return any_of(list(compares)) if compares and len(compares) == len(starts) else UNKNOWN
     if name in ("split", "partition") and first in ("+", "-", "rc", "a", "b", ".dev", "dev"):
         return replace(value, parts=-1)  # only its first piece is a version
-    return (
-        value
-        if name in ("split", "partition", "strip", "lstrip", "rstrip", "replace", "removeprefix", "parse")
-        else UNKNOWN
-    )
+    if name in ("strip", "lstrip", "rstrip", "replace", "removeprefix"):
+        return value
+    return replace(value, text=False) if name in ("split", "partition", "parse") else UNKNOWN
 
 
 def compared(left: object, operator: ast.cmpop, right: object) -> object:
     """`left operator right`; a version on either side makes a condition of it."""
-    sign = _OPERATORS.get(type(operator), "")
+    sign, left, right = _OPERATORS.get(type(operator), ""), _joined(left), _joined(right)
     if isinstance(right, VersionText) and sign:
         left, right, sign = right, left, _FLIPPED[sign]
     if not isinstance(left, VersionText):  # the order of two texts is not that of the versions they may be
         return compare(operator, left, right) if isinstance(operator, _SAME) else UNKNOWN
     text = version_literal(right)
-    return CompareVersion(left.source, left.subject, sign, text, max(left.parts, 0)) if sign and text else UNKNOWN
+    if not sign or not text:
+        return UNKNOWN
+    by_letter = left.text and isinstance(right, str) and sign not in ("==", "!=")
+    return CompareVersion(left.source, left.subject, sign, text, max(left.parts, 0), left.index, by_letter)
 
 
 def version_literal(value: object) -> str:

@@ -36,7 +36,7 @@ class TryPart:
 
     number: int
     part: str
-    """"body" or "handler" ("else" and "finally" are not part of the attempt)."""
+    """"body", "handler", or "else": what is run only after the body worked."""
     catches: frozenset[str]
     """Names of builtin exceptions caught: of all handlers for a body, of this handler for a handler. Bare: {"*"}.
     Exceptions of packages appear by their dotted name."""

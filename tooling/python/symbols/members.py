@@ -145,7 +145,7 @@ class Members:
         found = self._by_metaclass(lineage, name)
         if found is not None:
             return found
-        why = self._why_open(lineage)
+        why = self._decorated(lineage, name) or self._why_open(lineage)
         if why:
             likely = self._refused(lineage, name) if lineage.complete else self._bases_are_named(lineage)
             return Open(why, Absent(symbol.dotted, name, symbol.file, symbol.line) if likely else None)
@@ -271,6 +271,22 @@ class Members:
             why = self._dynamic(ancestor)
             if why:
                 return why
+        return ""
+
+    def _decorated(self, lineage: ClassLineage, name: str) -> str:
+        """Why a decorator of a class may put the name on it: `cls.name = ...`, `setattr(cls, name, ...)`."""
+        puts = rf"\.{re.escape(name)}\s*=[^=]|\bsetattr\([^\n]*[\"']{re.escape(name)}[\"']|\bsetattr\(\s*\w+\s*,\s*\w"
+        for ancestor in lineage.classes:
+            located = self.definitions.locate(ancestor)
+            for source in located.binding.decorators if located is not None else ():
+                found = self.model.expression(self.around(ancestor), source.partition("(")[0])
+                if not isinstance(found, Found) or found.symbol.kind is not SymbolKind.FUNCTION:
+                    continue
+                made = self.definitions.locate(found.symbol)
+                if made is None:
+                    continue
+                if re.search(puts, self.store.block(made.table.path, made.binding.start, made.binding.end)):
+                    return f"{ancestor.dotted} is changed by @{source.partition('(')[0]}"
         return ""
 
     def _dynamic(self, symbol: Symbol) -> str:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SCHEMA = 17
+SCHEMA = 18
 """Part of the cache's key; raised with each change of what facts are."""
 
 UNKNOWN = 0
@@ -25,8 +25,8 @@ Span = tuple[int, int, int, int]
 """Line, column, end line, end column, as `ast` counts."""
 UseRow = tuple[str, Span, int, int, tuple[Any, ...]]
 """Action, span, target, context, details (pairs of a name and a value)."""
-BindingRow = tuple[int, int, Span | None]
-"""Value, context, span of the expression it came from."""
+BindingRow = tuple[int, int, "tuple[int, ...] | None"]
+"""Value, context, span of the expression it came from; a fifth number in it is an element of that."""
 TestRow = tuple[str, tuple[Any, ...], Span]
 """Source, the local names in it (name, value, source of its value, names in that), span."""
 ContextRow = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...], str, bool]

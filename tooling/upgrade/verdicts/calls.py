@@ -253,6 +253,8 @@ class _Comparison:
             return self._change(FindingKind.PARAM_POSONLY, name, argument, message, replacement=place)
         fate = self.new.keywords.get(index, Keyword.OPEN)
         was = self.old.keywords.get(index, Keyword.NAMED)
+        if fate is Keyword.REFUSED and self.after.accepts(name) is Keyword.READ:
+            return None  # a decorator takes it
         if fate is Keyword.REFUSED:
             return self._gone(name, argument, AuditSeverity.BREAKING)
         forgotten = was is Keyword.OPEN and fate is not Keyword.NAMED and is_forgotten(self.case, name)

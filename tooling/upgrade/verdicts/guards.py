@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from tooling.python.conditions import (
     evaluate,
     simple_parts,
 )
-from tooling.python.symbols.symbol import Absent, Open, SymbolKind
+from tooling.python.symbols.symbol import Absent, Found, Open, SymbolKind
 from tooling.python.symbols.targets import locate
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
@@ -68,6 +69,10 @@ def rule(problem: UseProblem, use: Use, context: JudgeContext) -> Ruling:
     guard = ""
     for attempt in reversed(use.attempts):
         alternatives = context.alternatives(use.place.path, attempt.number)
+        if attempt.part == "else":
+            if not attempt.reraises and any(catches(attempt.catches, raised) for raised in alternatives.body_raises):
+                return Ruling(None)  # the body fails first
+            continue
         if attempt.part == "handler":
             # The body may raise what this handler catches; one that does nothing of ours may always, and so may any
             # where it waits for bad data (`except ValueError`), not for a version.
@@ -113,6 +118,8 @@ def dead(path: str, guard: DeadGuard, pair: ReleasePair, allowed: SpecifierSet) 
     )
     if len(compares) < len(list(simple_parts(guard.condition))) or not about_it:
         return None
+    if any(each.index for each in compares):
+        return None  # the number of one part repeats itself
     points = [point for point in _points(compares, allowed, pair) if allowed.contains(point, prereleases=True)]
     texts = [each.literal.rstrip(".") for each in compares]
     if points and any(is_later(text, max(points)) for text in texts):
@@ -193,6 +200,8 @@ class ReleaseSide:
         """What the releases say about a version, name, parameter or module."""
         if isinstance(probe, CompareVersion):
             version = self.version_of(probe)
+            if probe.by_letter and self._compares_itself(probe.subject):
+                probe = replace(probe, by_letter=False)
             return None if version is None else compare_versions(version, probe)
         if isinstance(probe, ModuleExists):
             return self._has_module(probe.dotted)
@@ -212,6 +221,12 @@ class ReleaseSide:
         if isinstance(signature, Open) or not signature.exact:
             return None
         return any(parameter.name == probe.name for parameter in signature.parameters)
+
+    def _compares_itself(self, subject: str) -> bool:
+        """Whether a package's version is an object of its own, no plain text: `TorchVersion("2.10")`."""
+        release = self.holding(subject)
+        found = release.resolve(f"{subject}.__version__") if release is not None else None
+        return isinstance(found, Found) and re.match(r"(?:\w+\.)*[A-Z]\w*\(", found.symbol.value or "") is not None
 
     def _has_module(self, dotted: str) -> bool | None:
         release = self.holding(dotted)

@@ -91,6 +91,13 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
     absent = case.after.absent[0]
     if case.use.action is not Action.ASSIGN and case.context.assigned(case.use, f"{absent.container}.{absent.name}"):
         return
+    made = case.use.target.base if isinstance(case.use.target, Attribute) else None
+    if (
+        isinstance(made, InstanceOf)
+        and isinstance(made.base, ClientClass)
+        and case.context.extended(absent.container, "__getattr__")
+    ):
+        return  # the class of the repository answers for names itself
     kind, replacement = case.explain(absent) or (FindingKind.REMOVED, None)
     if _receiver_changed(case):
         kind, replacement = FindingKind.RETURN_CHANGED, None

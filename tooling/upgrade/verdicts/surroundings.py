@@ -36,7 +36,7 @@ class Surroundings:
         self._stars: dict[str, set[str]] = defaultdict(set)
         self._imported: dict[str, set[str]] = defaultdict(set)
         self._known: dict[tuple[str, int], Alternatives] = {}
-        self._assigned: dict[tuple[str, str], list[Use]] = defaultdict(list)
+        self._assigned: dict[str, list[Use]] = defaultdict(list)
         self._extensions = [each for file in files for each in file.extensions]
         for file in files:
             for use in file.uses:
@@ -46,7 +46,7 @@ class Surroundings:
                 if use.action is Action.OVERRIDE:
                     self._overrides[path].append(use)
                 elif use.action is Action.ASSIGN and not use.function:
-                    self._assigned[path, spelled(use.target)].append(use)
+                    self._assigned[spelled(use.target)].append(use)
                 elif use.action is Action.SUBCLASS:
                     self._classes[path].append(use.place.line)
                 elif use.action is Action.STAR_IMPORT and isinstance(use.target, Name):
@@ -65,7 +65,7 @@ class Surroundings:
             handlers: dict[int, int] = defaultdict(int)
             for use in self._tried.get(key, []):
                 attempt = next(each for each in use.attempts if each.number == number)
-                if reachable(use.conditions, new_side(self._pairs)) is False:
+                if attempt.part == "else" or reachable(use.conditions, new_side(self._pairs)) is False:
                     continue
                 if attempt.part == "handler":
                     handlers[attempt.handler] += 1
@@ -112,16 +112,19 @@ class Surroundings:
         return frozenset(".".join(each[:end]) for each in parts for end in range(1, len(each) + 1))
 
     def assigned(self, use: Use, dotted: str) -> bool:
-        """Whether the top level of the file has put an attribute on a class or module before a use, on the new version:
-        `if not hasattr(Tensor, "old"): Tensor.old = Tensor.new`. What a test patches for a while, or a function for
-        whoever calls it, is not there for others."""
+        """Whether the top level of the file has put an attribute on a class or module before a use, or that of another
+        one outside of tests, on the new version: `if not hasattr(Tensor, "old"): Tensor.old = Tensor.new`. What a test
+        patches for a while, or a function for whoever calls it, is not there for others."""
         return any(
-            each.place.line < use.place.line
+            (
+                each.place.line < use.place.line
+                if each.place.path == use.place.path
+                else "test" not in each.place.path or each.place.path.endswith("conftest.py")
+            )
             and each.symbol_text.endswith(f".{dotted.rpartition('.')[2]}")  # not `patch.object(Tensor, "old")`
-            and isinstance(each.target, Attribute)
-            and isinstance(each.target.base, Name)
+            and isinstance(each.target.base if isinstance(each.target, Attribute) else each.target, Name)
             and reachable(each.conditions, new_side(self._pairs)) is not False
-            for each in self._assigned[use.place.path, dotted]
+            for each in self._assigned[dotted]
         )
 
     def methods(self, use: Use) -> Mapping[str, ClientMethod]:

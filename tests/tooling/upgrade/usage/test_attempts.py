@@ -35,7 +35,8 @@ def test_a_body_is_caught_by_all_handlers(index):
     found = index(code)
     assert attempts(found, "pkg.f") == [("body", -1, {"ImportError", "AttributeError", "*"})]
     assert attempts(found, "pkg.h") == [("handler", 1, {"*"})]
-    assert attempts(found, "pkg.i") == attempts(found, "pkg.j") == []
+    assert attempts(found, "pkg.i") == [("else", -1, {"ImportError", "AttributeError", "*"})]
+    assert attempts(found, "pkg.j") == []
 
 
 def test_attempts_nest_outermost_first(index):

@@ -18,7 +18,17 @@ from tooling.python.access_paths import (
     root_of,
     touches_private,
 )
-from tooling.python.conditions import Condition, Constant, all_of, any_of, is_decidable, is_decided, negated
+from tooling.python.conditions import (
+    Condition,
+    Constant,
+    ModuleExists,
+    all_of,
+    any_of,
+    is_decidable,
+    is_decided,
+    negated,
+    simple_parts,
+)
 from tooling.python.symbols.symbol import Parameter, Signature
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.usage.link.classes import (
@@ -121,6 +131,8 @@ class Contexts:
             conditions += [one for one in self.conditions(file, context) if is_decidable(one)]
             for attempt in self.attempts(file, context):
                 if not attempt.catches & _IMPORT_ERRORS:
+                    if file == path and attempt.part == "body" and all(one.number != attempt.number for one in known):
+                        attempts.append(replace(attempt, part="else"))  # bound only if the body worked
                     continue
                 number = attempt.number + (
                     0 if file == path else (_OTHER_FILE * (1 + self._files.setdefault(file, len(self._files))))
@@ -309,12 +321,24 @@ class Emitter:
             number = row[2]
             if number not in reached:
                 reached[number] = self._reach(path, number)
+            if row[0] == "string" and reached[number] and self._is_asked_for(path, row):
+                continue
             found = reached[number] or (self._by_keyword(path, row) if row[0] == "call" else ())
             if found:
                 uses.extend(self._uses(path, row, found))
         guards = tuple(self._guards(path, bool(uses)))
         extensions = tuple(self._extensions(path, facts))
         return FileUses(path=path, digest=digest, uses=tuple(uses), guards=guards, extensions=extensions)
+
+    def _is_asked_for(self, path: str, row: Any) -> bool:
+        """Whether a string is a module's name in a condition that holds where the module is there."""
+        facts = self._store.facts(path)
+        for number, (_, _, span) in enumerate(facts.tests):
+            if span[:2] <= row[1][:2] and row[1][2:] <= span[2:]:
+                parts = simple_parts(self._contexts.condition(path, number + 1))
+                if any(isinstance(each, ModuleExists) and each.dotted == facts.nodes[row[2]][1] for each in parts):
+                    return True
+        return False
 
     def _extensions(self, path: str, facts: FileFacts) -> Iterator[tuple[AccessPath, frozenset[str]]]:
         """What the classes of a file add to packages' classes."""

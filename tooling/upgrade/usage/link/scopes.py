@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ast
 import functools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.access_paths import Name
+from tooling.python.access_paths import Name, SuperOf
 from tooling.python.condition_reader import GuardDefinition, GuardSymbol, read_condition
 from tooling.python.conditions import Condition, HasName, ModuleExists, Not, all_of, undecided
 from tooling.python.operations import UNKNOWN
 from tooling.python.source import alone, definition, parse_expression
 from tooling.upgrade.usage.facts import NONE, FileFacts
-from tooling.upgrade.usage.link.classes import LinkedModule, Ours
+from tooling.upgrade.usage.link.classes import LinkedModule, Ours, OwnClass, Super
 from tooling.upgrade.usage.link.telling import is_telling
 
 if TYPE_CHECKING:
@@ -96,11 +97,15 @@ class FileScope:
             return self.find(row[1])
         if row[0] == "own" and row[1] in facts.functions:
             text = self._link.telling.function(self._path, facts.functions[row[1]])
-            node = _parsed_function(text) if text and self._link.telling.of_row(self._path, number) else None
+            node = _parsed_function(text) if text else None
             return None if node is None else GuardDefinition(node, self)
         alternatives = self._link.value(self._path, number)
         if len(alternatives) == 1 and isinstance(alternatives[0].value, Ours):
             return GuardSymbol("", alternatives[0].value.access_path)
+        if len(alternatives) == 1 and isinstance(alternatives[0].value, Super):
+            held = alternatives[0].value
+            bases = self._link.lineage(OwnClass(held.path, held.qualname)).ours
+            return GuardSymbol("", SuperOf(tuple(bases))) if bases else None
         return None
 
     # --------------------------------------------------------------------------------------------------------- flags
@@ -166,6 +171,8 @@ class TestScope:
         if row is None:
             return self._file.find(name)
         found = self._file.row(row[1]) if row[1] > NONE else None
+        if isinstance(found, GuardDefinition) and row[3]:
+            return replace(found, scope=TestScope(row[3], self._file))  # a method: what is kept on its self
         if found is not None and not (isinstance(found, GuardSymbol) and not found.dotted and row[2]):
             return found
         if found is not None and not is_telling(row[2]):

@@ -43,9 +43,10 @@ class FactsStore:
         """Files whose facts are known so far."""
         return sorted(self._facts)
 
-    def text(self, path: str, span: tuple[int, int, int, int]) -> str:
-        """Source between two places."""
+    def text(self, path: str, span: tuple[int, ...]) -> str:
+        """Source between two places; a fifth number is an element that is taken of it."""
         lines = self._lines.get(path)
         if lines is None:
             lines = self._lines[path] = Lines(decode(self.checkout.content(path)))
-        return lines.between(*span)
+        text = lines.between(*span[:4])
+        return f"({text})[{span[4]}]" if len(span) > 4 else text

@@ -16,7 +16,7 @@ _NAMES = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?")
 """Names, with the member that is asked for."""
 _WORDS = (
     *("version", "avail", "greater", "hasattr", "getattr", "dir(", "signature(", "argspec", "fields"),
-    *("find_spec", "type_checking", "operator."),
+    *("find_spec", "type_checking", "operator.", "vars(", "__dict__", "__annotations__", "co_varnames"),
 )
 """What a condition about versions, names or modules says somewhere, unless a name of the repository hides it."""
 _ATTEMPT = re.compile(r"^\s*try:.*^\s*(?:import|from) ", re.MULTILINE | re.DOTALL)
@@ -41,7 +41,7 @@ class TellingNames:
         return any(
             self.in_text(path, row[2], row[3], depth - 1)
             if row[2]
-            else row[1] > NONE and self.of_row(path, row[1], depth)
+            else row[1] > NONE and (self.of_row(path, row[1], depth) or self.in_text(path, "", row[3], depth - 1))
             for row in rows
         ) or any(self._of_name(path, name, member, depth) for name, member in _NAMES.findall(text) if name not in local)
 

@@ -78,6 +78,13 @@ def _scanned(source: bytes) -> FileFacts:
         and any(alias.name == "annotations" for alias in node.names)
         for node in tree.body
     )
+    state.never_back = frozenset(
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef)
+        and isinstance(node.body[-1], ast.Raise)
+        and not any(isinstance(each, ast.Return | ast.Yield | ast.YieldFrom) for each in ast.walk(node))
+    )
     walk.statements.block(tree.body)
     walk.definitions.finish(frame)
     return state.facts

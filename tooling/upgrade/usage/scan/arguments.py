@@ -209,11 +209,17 @@ class ArgumentReader:
         if known is None or not isinstance(target, ast.Tuple) or _loaded(target.elts[0]) != key:
             return None
         for test in node.generators[0].ifs:
+            if not isinstance(test, ast.Compare) or len(test.ops) > 1 or ast.dump(test.left) != key:
+                continue
             # `if k in accepted`: what else has the key decides
-            asks = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In) and ast.dump(test.left) == key
-            container = test.comparators[0] if isinstance(test, ast.Compare) else test
-            if asks and not isinstance(container, ast.List | ast.Tuple | ast.Set):
+            inside, other = isinstance(test.ops[0], ast.In | ast.NotIn), test.comparators[0]
+            told = [each.value for each in self.strings(other)] if inside else [getattr(other, "value", None)]
+            if inside and not told:
                 return None
+            out = isinstance(test.ops[0], ast.NotIn | ast.NotEq)
+            if inside or (isinstance(test.ops[0], ast.Eq | ast.NotEq) and isinstance(other, ast.Constant)):
+                for name in [each for each in known.entries if (each in told) is out]:
+                    known.drop(name)
         tests = tuple(self.walk.test(test) + 1 for test in node.generators[0].ifs)
         for entries in known.entries.values():
             entries[:] = [replace(entry, conditions=(*entry.conditions, *tests)) for entry in entries]

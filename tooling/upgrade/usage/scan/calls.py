@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from tooling.python.source import span_of
+from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.arguments import ArgumentReader, CallArguments
 from tooling.upgrade.usage.scan.frames import KnownDict
@@ -223,6 +223,8 @@ _COPIES = frozenset({"list", "tuple", "set", "sorted", "reversed", "iter"})
 def _named_attribute(calls: CallReader, node: ast.Call) -> int | None:
     """Value of `x.name` in `getattr(x, "name", ...)`; None if the name is not known."""
     name = constant_name(node.args[1]) if len(node.args) > 1 else ""
+    if len(node.args) > 1 and isinstance(node.args[1], ast.Name) and not calls.walk.is_local(node.args[1].id):
+        name = constant_name(calls.walk.module.origins.get(node.args[1].id) or node.args[1])
     return calls.walk.attribute(calls.expressions.base(node.args[0]), name) if name.isidentifier() else None
 
 
@@ -240,6 +242,8 @@ def _getattr(calls: CallReader, node: ast.Call) -> int:
     )
     with calls.walk.under(test + 1):  # the default stands for what is not there
         value = calls.expressions.guarded(value)
+    with calls.walk.under(-test - 1):
+        default = calls.expressions.guarded(default)
     return calls.walk.either([value, default])
 
 
@@ -268,7 +272,8 @@ def _setattr(calls: CallReader, node: ast.Call) -> int:
         calls.expressions.children(node, True)
         return UNKNOWN
     value = calls.expressions.expression(node.args[2])
-    calls.walk.emit("assign", node, calls.walk.attribute(calls.expressions.base(node.args[0]), name), value=value)
+    target = ast.copy_location(ast.Attribute(node.args[0], name, ast.Store()), node)
+    calls.walk.visit.assign(target, value, node.args[2])
     return UNKNOWN
 
 
@@ -468,7 +473,7 @@ def _ray_get(calls: CallReader, node: ast.Call, target: int) -> int | None:
 
 def _patch_object(calls: CallReader, node: ast.Call, target: int) -> int | None:
     value = _named_attribute(calls, node)
-    if value is None:
+    if value is None or _creates(node):
         return None
     replacement = calls.expressions.expression(node.args[2]) if len(node.args) > 2 else UNKNOWN
     for keyword in node.keywords:
@@ -477,9 +482,34 @@ def _patch_object(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return UNKNOWN
 
 
+def _creates(node: ast.Call) -> bool:
+    """Whether a patch makes what is not there: `create=True`, `raising=False`."""
+    return any(
+        isinstance(each.value, ast.Constant) and each.value.value is (each.arg == "create")
+        for each in node.keywords
+        if each.arg in ("create", "raising")
+    )
+
+
+def created(node: ast.expr) -> list[str]:
+    """The name, as code spells it, that `patch("a.b", create=True)` makes while it lasts."""
+    if not isinstance(node, ast.Call) or not node.args or not _creates(node):
+        return []
+    name = constant_name(node.args[1]) if len(node.args) > 1 else ""
+    return [f"{dotted_name(node.args[0])}.{name}" if name else constant_name(node.args[0])]
+
+
+def _patch(calls: CallReader, node: ast.Call, target: int) -> int | None:
+    """`mock.patch("a.b", create=True)` names nothing that has to be there."""
+    return UNKNOWN if _creates(node) else None
+
+
 def _monkeypatch(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """pytest's `monkeypatch.setattr(x, "name", value)`; its form with a dotted string is a string like others."""
-    return _patch_object(calls, node, target) if calls.walk.is_of_stranger(target) and len(node.args) >= 3 else None
+    if not calls.walk.is_of_stranger(target) or (len(node.args) < 3 and not _creates(node)):
+        return None
+    calls.walk.frame.values.update(dict.fromkeys(created(node), UNKNOWN))
+    return _patch(calls, node, target) if _creates(node) else _patch_object(calls, node, target)
 
 
 def _patch_dict(calls: CallReader, node: ast.Call, target: int) -> int | None:
@@ -585,9 +615,11 @@ def _import_or_skip(calls: CallReader, node: ast.Call, target: int) -> int | Non
         return None
     value = calls.walk.node("import", module)
     switches, calls.walk.switches = calls.walk.switches, (*calls.walk.switches, "pytest.skip")
-    with calls.walk.attempted(calls.walk.attempt(calls.walk.next_try(), "body", ("ImportError",))):
+    number = calls.walk.next_try()
+    with calls.walk.attempted(calls.walk.attempt(number, "body", ("ImportError",))):
         calls.walk.emit("import", node.args[0], value)
     calls.walk.switches = switches
+    calls.walk.attempts = (*calls.walk.attempts, calls.walk.attempt(number, "else", ("ImportError",)))
     wanted = [keyword.value for keyword in node.keywords if keyword.arg == "minversion"] or node.args[1:2]
     for version in wanted:
         if constant_name(version):
@@ -616,6 +648,8 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "pytest.importorskip": _import_or_skip,
     "ray.get": _ray_get,
     "ray.remote": _same,
+    "unittest.mock.patch": _patch,
+    "mock.patch": _patch,
     "unittest.mock.patch.object": _patch_object,
     "mock.patch.object": _patch_object,
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tooling.python.source import Lines, children, decode, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, FileFacts, Node
-from tooling.upgrade.usage.scan.frames import Frame
+from tooling.upgrade.usage.scan.frames import ElementOf, Frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -111,6 +111,8 @@ class WalkState:
         """Names and "self.x" that the walk has assigned so far."""
         self.self_origins: dict[tuple[str, str], ast.expr | None] = {}
         """By class and attribute of `self`: the one expression it is assigned; None if there are several."""
+        self.never_back: frozenset[str] = frozenset()
+        """Functions of the module that only raise."""
         self.tries = 0
         self.future_annotations = False
         self.frame = Frame("module", "", None)
@@ -265,7 +267,9 @@ class WalkState:
         frame.history.setdefault(name, []).append(value)
 
     def _bind_global(self, name: str, value: int, origin: ast.expr | None) -> None:
-        span = span_of(origin) if origin is not None else None
+        span: tuple[int, ...] | None = span_of(origin) if origin is not None else None
+        if span is not None and isinstance(origin, ElementOf):
+            span = (*span, origin.index)
         self.facts.bindings.setdefault(name, []).append((value, self.context(), span))
 
     # ----------------------------------------------------------------------------------------------------- contexts
@@ -345,6 +349,13 @@ class WalkState:
                 text = "" if origin is None else self.text(origin)[:_TEXT_LIMIT]
                 inner = () if origin is None else tuple(self._names_in(origin, depth - 1))
                 rows.append((node.id, self.lookup(node.id), text, inner))
+            elif (method := self._method_of_self(node)) and depth:
+                kept = [
+                    (f"{self.frame.receiver}.{name}", UNKNOWN, self.text(origin)[:_TEXT_LIMIT], ())
+                    for (owner, name), origin in self.self_origins.items()
+                    if owner == self.frame.owner and origin is not None and _ANSWERS.search(self.text(origin))
+                ]
+                rows.append((ast.unparse(node), self.node("own", method), "", tuple(kept)))
             elif isinstance(node, ast.Attribute) and (origin := self._kept_on_self(node)) is not None and depth:
                 inner = tuple(self._names_in(origin, depth - 1))
                 rows.append((ast.unparse(node), UNKNOWN, self.text(origin)[:_TEXT_LIMIT], inner))
@@ -355,6 +366,13 @@ class WalkState:
             ):  # by source: `hasattr(self.llm, "x")`
                 rows.append((ast.unparse(node.args[0]), self.visit.quiet_value(node.args[0]), "", ()))
         return rows
+
+    def _method_of_self(self, node: ast.AST) -> str:
+        """Qualified name of a method or property that the class around defines; ""."""
+        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
+            return ""
+        known = self.facts.classes.get(self.frame.owner) if node.value.id == self.frame.receiver else None
+        return known.methods.get(node.attr, "") if known is not None else ""
 
     def _kept_on_self(self, node: ast.Attribute) -> ast.expr | None:
         """The expression that an attribute of `self` was assigned, if that was once in the class."""
@@ -392,7 +410,8 @@ class WalkState:
 
     def text(self, node: Any) -> str:
         """Source of a node."""
-        return self.lines.of(node)
+        text = self.lines.of(node)
+        return f"({text})[{node.index}]" if isinstance(node, ElementOf) else text
 
 
 def _walked(node: ast.AST) -> Iterator[ast.AST]:

@@ -8,6 +8,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.bound_names import bound_names
+from tooling.python.condition_reader import SKIPS, UNSKIPPED
+from tooling.python.module import last_name
 from tooling.python.source import POSITIONAL, each_parameter, methods_in
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, ClassFacts, FunctionFacts
 from tooling.upgrade.usage.scan.frames import Frame, KnownDict
@@ -50,7 +52,8 @@ _NEUTRAL = frozenset(
 """Decorators after which a function still takes and gives what it says."""
 _FIXTURES = frozenset({"pytest.fixture", "pytest_asyncio.fixture"})
 _MODELS = frozenset({"pydantic.BaseModel", "pydantic.RootModel", "pydantic_settings.BaseSettings"})
-_SKIPS = {"pytest.mark.skipif": -1, "unittest.skipIf": -1, "unittest.skipUnless": 1}
+_SKIPPING = re.compile(r"(?:^|_)(?:requires?|skip|needs?|only|if|unless|min)(?:_|$)")
+"""In the names of decorators that may skip a test; what they do is read."""
 
 
 class DefinitionReader:
@@ -101,6 +104,7 @@ class DefinitionReader:
                 self.walk.facts.classes[owner].methods[node.name] = qualname
             value = self.walk.node("own", qualname)
             self.walk.bind(node.name, value)
+            self.walk.frame.defined[node.lineno] = qualname, self.walk.conditions
             frame = Frame("function", qualname, self.walk.frame, owner=owner)
             if owner and values and binding != "staticmethod":
                 frame.receiver = next(iter(values))
@@ -134,11 +138,16 @@ class DefinitionReader:
             holder.later.append(walk)
 
     def skip_condition(self, node: ast.expr) -> tuple[int, ...]:
-        """`skipif(test)` stands for `not test`, `skipUnless(test)` for `test`."""
-        if not (isinstance(node, ast.Call) and node.args) or isinstance(node.args[0], ast.Constant):
+        """`skipif(test)` stands for `not test`, `skipUnless(test)` for `test`; a decorator of the repository may be
+        made of these."""
+        function = node.func if isinstance(node, ast.Call) else node
+        sign = SKIPS.get(self.walk.dotted(self.annotations.chain(function)), 0)
+        if sign and isinstance(node, ast.Call) and node.args:
+            known = not isinstance(node.args[0], ast.Constant)
+            return (sign * (self.walk.test(node.args[0]) + 1),) if known else ()
+        if sign or _SKIPPING.search(last_name(function)) is None:
             return ()
-        sign = _SKIPS.get(self.walk.dotted(self.annotations.chain(node.func)), 0)
-        return (sign * (self.walk.test(node.args[0]) + 1),) if sign else ()
+        return (self.walk.test_text(f"{UNSKIPPED}({self.walk.text(node)})", node) + 1,)
 
     # -------------------------------------------------------------------------------------------------- functions
 
@@ -167,7 +176,7 @@ class DefinitionReader:
                 binding = "accessor"
             elif name in _BINDINGS:
                 binding = _BINDINGS[name]
-            elif name not in _NEUTRAL and name not in _SKIPS and not name.startswith("pytest.mark"):
+            elif name not in _NEUTRAL and name not in SKIPS and not name.startswith("pytest.mark"):
                 others.append(self.walk.node("name", name) if name else target)
         return binding, tuple(others), tuple(conditions)
 
@@ -262,12 +271,18 @@ class DefinitionReader:
         """Methods that may override one of a base class. The place is that of the `def` line."""
         if not any(self.walk.hot[base] for base in bases):
             return
+        defined = self.walk.frame.defined
         for statement in methods_in(node.body):
-            qualname = facts.methods.get(statement.name)
-            if qualname is None or self.walk.facts.functions[qualname].line != statement.lineno:
+            last = facts.methods.get(statement.name)
+            if last is None or statement.lineno not in defined:
+                continue
+            qualname, conditions = defined[statement.lineno]
+            if qualname != last and conditions == defined[self.walk.facts.functions[last].line][1]:
                 continue  # a later definition of the name counts
+            self.walk.conditions, before = conditions, self.walk.conditions
             for base in bases:
                 self.walk.emit("override", _DefinitionLine(statement), base, name=statement.name, method=qualname)
+            self.walk.conditions = before
 
 
 class _DefinitionLine:

@@ -149,7 +149,8 @@ class ExpressionReader:
         if isinstance(node.value, ast.Dict | ast.List | ast.Tuple):
             return self._chosen(node)
         value = self.value_used(node.value)
-        self.expression(node.slice)
+        if not isinstance(node.slice, ast.Constant) or self.walk.dotted(value) == "sys.modules":  # a key is no path
+            self.expression(node.slice)
         if isinstance(node.ctx, ast.Load) and self.walk.facts.nodes[value][0] not in (
             "list",
             "dict",

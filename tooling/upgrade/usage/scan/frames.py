@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Callable
+
+
+class ElementOf(ast.Subscript):
+    """What one name of `major, minor = value` is assigned: `(value)[0]`, which stands nowhere."""
+
+    def __init__(self, value: ast.expr, index: int) -> None:
+        super().__init__(value, ast.Constant(index), ast.Load())
+        self.index = index
+        ast.copy_location(self, value)
 
 
 @dataclass(slots=True)
@@ -64,6 +73,8 @@ class Frame:
     """Of a method: its first parameter."""
     inline: bool = False
     """A lambda or comprehension: walked where it stands, so it sees what names hold there."""
+    defined: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Functions by line: qualified name, and the conditions of the definition."""
     values: dict[str, int] = field(default_factory=dict)
     """What each name holds at this point; also "self.x" where that was narrowed."""
     origins: dict[str, ast.expr | None] = field(default_factory=dict)

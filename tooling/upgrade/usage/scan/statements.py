@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
+from tooling.upgrade.usage.scan.calls import created
 from tooling.upgrade.usage.scan.expressions import constant_key
-from tooling.upgrade.usage.scan.frames import KnownDict
+from tooling.upgrade.usage.scan.frames import ElementOf, KnownDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +35,11 @@ _OF_VERSIONS = re.compile(r"version|VERSION|hasattr|find_spec|signature")
 """In what a class attribute is assigned that conditions may ask for."""
 _STRANGERS = (ast.Call, ast.Await, ast.Attribute, ast.Subscript)
 """Expressions that may give something of a package although nobody here says so."""
+_LOOKUPS = frozenset(
+    {"ImportError", "ModuleNotFoundError", "AttributeError", "KeyError", "LookupError", "TypeError"}
+    | {"Exception", "BaseException", "*"}
+)
+"""What handlers catch that wait for something to be missing."""
 _NEVER = frozenset({"exit", "quit"})
 
 
@@ -127,6 +134,9 @@ class StatementReader:
             self._assign_name(target.id, value, origin)
         elif isinstance(target, ast.Attribute):
             base = self.expressions.base(target.value)
+            held = self.walk.facts.nodes[base]
+            if held[0] == "own" and held[1] in self.walk.facts.classes:  # `Mine.old = function`
+                self.walk.facts.classes[held[1]].attributes.setdefault(target.attr, []).append(value)
             if isinstance(target.value, ast.Name):
                 key = f"{target.value.id}.{target.attr}"
                 self.walk.assigned.add(key)
@@ -139,12 +149,15 @@ class StatementReader:
                     facts.attributes.setdefault(target.attr, []).append(value)
             self.walk.emit("assign", target, self.walk.attribute(base, target.attr), value=value)
         elif isinstance(target, ast.Tuple | ast.List):
+            if origin is not None and not _OF_VERSIONS.search(self.walk.text(origin)):
+                origin = None
             for index, element in enumerate(target.elts):
                 if isinstance(element, ast.Starred):
                     self.assign(element.value, UNKNOWN)
-                    value = UNKNOWN  # positions after it are not known
+                    value, origin = UNKNOWN, None  # positions after it are not known
                 else:
-                    self.assign(element, self.walk.item(value, index))
+                    part = ElementOf(origin, index) if origin is not None else None
+                    self.assign(element, self.walk.item(value, index), part)
         elif isinstance(target, ast.Subscript):
             self._assign_item(target, origin)
         elif isinstance(target, ast.Starred):
@@ -160,7 +173,8 @@ class StatementReader:
             self.walk.facts.bindings[f"{self.walk.frame.qualname}.{name}"] = [(UNKNOWN, 0, span)]
         is_made = isinstance(origin, ast.Call) and dotted_name(origin.func).rpartition(".")[2][:1].isupper()
         # `client = redis.Redis()` is of that class, whatever is used on it
-        if value == UNKNOWN and isinstance(origin, _STRANGERS) and not is_made and self.walk.frame.kind == "function":
+        stranger = isinstance(origin, _STRANGERS) and not isinstance(origin, ElementOf)
+        if value == UNKNOWN and stranger and not is_made and self.walk.frame.kind == "function":
             value = self.walk.node("some", self.walk.frame.qualname, name)
         self.walk.bind(name, value, origin)
         self.walk.frame.strings.pop(name, None)
@@ -263,7 +277,8 @@ class StatementReader:
         """`while`."""
         self.expressions.value_used(node.test)
         before = self.walk.frame.state()
-        test = 0 if isinstance(node.test, ast.Constant) else self.walk.test(node.test) + 1
+        endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
+        test = 0 if endless else self.walk.test(node.test) + 1
         with self.walk.under(test), self.expressions.narrowing():
             self.expressions.narrow(node.test, holds=True)
             self.block(node.body)
@@ -274,6 +289,8 @@ class StatementReader:
         """`with`, `async with`; `contextlib.suppress` and `pytest.raises` are attempts."""
         attempts = self.walk.attempts
         asynchronous = isinstance(node, ast.AsyncWith)
+        made = {name: self.walk.frame.values.get(name) for item in node.items for name in created(item.context_expr)}
+        self.walk.frame.values.update(dict.fromkeys(made, UNKNOWN))
         for item in node.items:
             value = self.expressions.expression(item.context_expr)
             suppressed = self._suppressed(item.context_expr)
@@ -287,6 +304,9 @@ class StatementReader:
             if item.optional_vars is not None:
                 self.assign(item.optional_vars, self.walk.step("enter", value, asynchronous))
         exits = self.block(node.body)
+        for name, held in made.items():
+            self.walk.frame.values.pop(name, None)
+            self.walk.frame.values.update({} if held is None else {name: held})
         suppresses = self.walk.attempts != attempts
         self.walk.attempts = attempts
         return exits and not suppresses
@@ -296,16 +316,22 @@ class StatementReader:
             return ()
         if self.walk.dotted(self.annotations.chain(node.func)) not in ("contextlib.suppress", "pytest.raises"):
             return ()
-        names: list[Any] = []
-        for argument in (
-            node.args[:1] if isinstance(node.func, ast.Attribute) and node.func.attr == "raises" else node.args
-        ):
-            for entry in argument.elts if isinstance(argument, ast.Tuple) else [argument]:
-                if isinstance(entry, ast.Name) and self.walk.is_builtin(entry.id):
-                    names.append(entry.id)
-                else:
-                    names.append(self.annotations.chain(entry))
-        return tuple(names)
+        given = node.args[:1] if isinstance(node.func, ast.Attribute) and node.func.attr == "raises" else node.args
+        entries = [entry for argument in given for entry in self._exceptions(argument)]
+        return tuple(
+            entry.id
+            if isinstance(entry, ast.Name) and self.walk.is_builtin(entry.id)
+            else self.annotations.chain(entry)
+            for entry in entries
+        )
+
+    def _exceptions(self, node: ast.expr) -> Sequence[ast.expr]:
+        """Exceptions that are caught, also where a name holds several."""
+        if isinstance(node, ast.Name):
+            frame = self.walk.frame if self.walk.is_local(node.id) else self.walk.module
+            origin = frame.origins.get(node.id)
+            return origin.elts if isinstance(origin, ast.Tuple) else [node]
+        return node.elts if isinstance(node, ast.Tuple) else [node]
 
     def assert_(self, node: ast.Assert) -> None:
         """`assert test`: the rest of the block stands under it."""
@@ -324,7 +350,11 @@ class StatementReader:
             self.expressions.expression(value)
             return False
         self.calls.used_call(value)
-        return leaves(value, self.walk.dotted(self.annotations.chain(value.func)))
+        name = dotted_name(value.func)
+        if name in self.walk.never_back and not self.walk.is_local(name):
+            return True
+        skips = bool(self.walk.frame.receiver) and name == f"{self.walk.frame.receiver}.skipTest"
+        return skips or leaves(value, self.walk.dotted(self.annotations.chain(value.func)))
 
     def returned(self, node: ast.Return) -> Exits:
         """`return value`."""
@@ -356,15 +386,17 @@ class StatementReader:
     def if_(self, node: ast.If) -> Exits:
         """`if`, with `elif` and `else`."""
         self.expressions.value_used(node.test)
-        if is_type_checking(node.test):
+        turned = node.test.operand if isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not) else None
+        if is_type_checking(turned or node.test):
+            typed_body, run_body = (node.orelse, node.body) if turned else (node.body, node.orelse)
             with self.walk.unevaluated():
-                self.block(node.body)
+                self.block(typed_body)
             typed = self.walk.frame.state()
-            exits = self.block(node.orelse)
+            exits = self.block(run_body)
             for name, value in typed[0].items():
                 if self.walk.frame.values.get(name, UNKNOWN) == UNKNOWN:
                     self.walk.frame.values[name] = value
-            return exits if node.orelse else False
+            return exits if run_body else False
         test = self.walk.test(node.test) + 1
         before = self.walk.frame.state()
         then = self._branch(node.body, test, node.test, True)
@@ -408,7 +440,8 @@ class StatementReader:
                         members.append(self.expressions.guarded(value))
                 values[name] = self.walk.either(members)
         self.walk.frame.values = values
-        self.walk.frame.dicts = _joined_dicts([state[1] for state, _ in going])
+        tests = [number if inside == self.walk.under else 0 for _, number in going]
+        self.walk.frame.dicts = _joined_dicts([state[1] for state, _ in going], tests)
 
     # -------------------------------------------------------------------------------------------------------- try
 
@@ -418,8 +451,8 @@ class StatementReader:
         handlers = [self._caught(handler) for handler in node.handlers]
         reraises = bool(node.handlers) and all(
             any(isinstance(statement, ast.Raise) for statement in one.body)
-            for one in node.handlers
-            if _catches_lookup(one)
+            for one, names in zip(node.handlers, handlers, strict=True)
+            if _LOOKUPS.intersection(names)
         )
         names = tuple(dict.fromkeys(one for names in handlers for one in names))
         body = self.walk.attempt(number, "body", names, reraises=reraises)
@@ -428,7 +461,9 @@ class StatementReader:
         with self.walk.attempted(*([body] if node.handlers else [])):
             exits = self.block(node.body)
         self.walk.switches = switches
-        exits = exits or self.block(node.orelse)
+        worked = self.walk.attempt(number, "else", names, reraises=reraises)
+        with self.walk.attempted(*([worked] if node.handlers else [])):
+            exits = exits or self.block(node.orelse)
         ends: list[tuple[Exits, FrameState, int]] = [(exits, self.walk.frame.state(), body)]
         for index, handler in enumerate(node.handlers):
             self.walk.frame.restore(before)
@@ -443,15 +478,16 @@ class StatementReader:
         going = [attempt for exits, _, attempt in ends if not exits]
         if ends[0][0] and going:
             self.walk.attempts = (*self.walk.attempts, going[0])
+        elif len(going) == 1 and not ends[0][0] and node.handlers and all(map(_gives_up, node.handlers)):
+            self.walk.attempts = (*self.walk.attempts, worked)  # it goes on only if the body did not fail
         return self.block(node.finalbody) or all(end for end, _, _ in ends)
 
     def _caught(self, handler: ast.ExceptHandler) -> tuple[Any, ...]:
         """What a handler catches: names of builtins, or values. Uses of packages in it are noted."""
         if handler.type is None:
             return ("*",)
-        entries = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
         caught: list[Any] = []
-        for entry in entries:
+        for entry in self._exceptions(handler.type):
             if isinstance(entry, ast.Name) and self.walk.is_builtin(entry.id):
                 caught.append(entry.id)
                 continue
@@ -530,17 +566,21 @@ def switched_off(handlers: Sequence[ast.ExceptHandler]) -> list[str]:
     return names
 
 
-def _joined_dicts(states: Sequence[dict[str, KnownDict]]) -> dict[str, KnownDict]:
-    """Known dicts after branches: keys of one branch carry its conditions already."""
+def _joined_dicts(states: Sequence[dict[str, KnownDict]], tests: Sequence[int]) -> dict[str, KnownDict]:
+    """Known dicts after branches: keys of one branch carry its conditions already, those that another one takes out
+    get them here. tests: conditions of the branches, or 0."""
     joined: dict[str, KnownDict] = {}
     for name in dict.fromkeys(name for state in states for name in state):
         known = KnownDict(more=any(name not in state for state in states))
-        for state in states:
+        for state, test in zip(states, tests, strict=True):
             if name not in state:
                 continue
             known.more |= state[name].more
             known.rests = tuple(dict.fromkeys((*known.rests, *state[name].rests)))
-            for key, entries in state[name].entries.items():
+            for key, kept in state[name].entries.items():
+                others = [other[name] for other in states if name in other]
+                taken = any(key in each.dropped and key not in each.entries for each in others) and test
+                entries = [replace(each, conditions=(*each.conditions, test)) for each in kept] if taken else kept
                 have = known.entries.setdefault(key, [])
                 have.extend(entry for entry in entries if entry not in have)
         known.dropped = frozenset().union(*(state[name].dropped for state in states if name in state))
@@ -548,13 +588,9 @@ def _joined_dicts(states: Sequence[dict[str, KnownDict]]) -> dict[str, KnownDict
     return joined
 
 
-def _catches_lookup(handler: ast.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    entries = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    wide = {"ImportError", "ModuleNotFoundError", "AttributeError", "KeyError", "LookupError", "TypeError"}
-    wide |= {"Exception", "BaseException"}
-    return any(isinstance(entry, ast.Name) and entry.id in wide for entry in entries)
+def _gives_up(handler: ast.ExceptHandler) -> bool:
+    """Whether a handler leaves without an error: what follows is not missed."""
+    return isinstance(handler.body[-1], ast.Return | ast.Continue | ast.Break)
 
 
 def leaves(node: ast.Call, dotted: str) -> bool:
