@@ -24,6 +24,7 @@ HOLE = "\ufffc"
 """Stands for a part of a text that is not constant."""
 _FLAG = re.compile(rb"[\"']--?[A-Za-z{]|\s--[A-Za-z{]|[\w}\"']\s-[A-Za-z]{1,3}[\s\"'=]")
 """Flags as strings begin with them, long ones inside a string, and short ones between words; not `= -x`."""
+PERCENT = re.compile(r"%[sdrif]")
 _DEPTH = 8
 """Constants made of constants that are followed for one text."""
 
@@ -143,6 +144,15 @@ class RepositoryCode(SourceModules):
                 found = self.named(node, module)
             if found is not None and isinstance(found.node, ast.expr):
                 return self.text(found.node, found.module, None, depth + 1)
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            base = self.text(node.left, module, owner, depth)
+            return PERCENT.sub(HOLE, base) if base is not None else None
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("format", "join"):
+            base = self.text(node.func.value, module, owner, depth)
+            if base is None or node.func.attr == "format":
+                return re.sub(r"\{\w*\}", HOLE, base) if base is not None else None
+            parts = node.args[0].elts if node.args and isinstance(node.args[0], ast.List | ast.Tuple) else None
+            return base.join(self.text(each, module, owner, depth) or HOLE for each in parts) if parts else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             left, right = (self.text(each, module, owner, depth) for each in (node.left, node.right))
             return None if left is None and right is None else (left or HOLE) + (right or HOLE)

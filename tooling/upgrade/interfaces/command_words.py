@@ -7,14 +7,13 @@ given.
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tooling.python.module import last_name
 from tooling.python.source import FunctionNode, defined_names, dotted_name
 from tooling.python.source_modules import NodeInModule
-from tooling.upgrade.interfaces.code import HOLE
+from tooling.upgrade.interfaces.code import HOLE, PERCENT
 from tooling.upgrade.interfaces.command_frames import (
     MOST_WORDS,
     CommandFrame,
@@ -39,9 +38,8 @@ DEPTH = 6
 """Calls that are followed into one another."""
 MOST_STATEMENTS = 25_000
 """Statements that are gone through for one file, before calls in it are no longer followed."""
-_SAME_WORDS = frozenset({"chain", "from_iterable", "join", "list", "reversed", "shlex", "sorted", "split", "tuple"})
+SAME_WORDS = frozenset({"chain", "from_iterable", "join", "list", "reversed", "shlex", "sorted", "split", "tuple"})
 """Calls that give the words of their arguments: list(x), shlex.split(x), " ".join(x), itertools.chain(x, y)."""
-_PERCENT = re.compile(r"%[sdrif]")
 
 
 class CommandWords:
@@ -113,7 +111,7 @@ class CommandWords:
         name = last_name(node.func)
         if name == "split" and isinstance(node.func, ast.Attribute) and self.text(node.func.value, frame):
             return self.words(node.func.value, frame)
-        if name in _SAME_WORDS and node.args:
+        if name in SAME_WORDS and node.args:
             found = [self.words(each.value if isinstance(each, ast.Starred) else each, frame) for each in node.args]
             return None if None in found else [word for words in found for word in words or ()]
         text = self.text(node, frame)
@@ -196,7 +194,7 @@ class CommandWords:
                 return known.text
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             base = self.text(node.left, frame)
-            return _PERCENT.sub(HOLE, base) if base is not None else None
+            return PERCENT.sub(HOLE, base) if base is not None else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
             left, right = self.text(node.left, frame), self.text(node.right, frame)
             if left is None or right is None:

@@ -26,7 +26,7 @@ from tooling.upgrade.interfaces.command_frames import (
     CommandVariable,
     defaults_of,
 )
-from tooling.upgrade.interfaces.command_words import DEPTH, MOST_STATEMENTS, CommandWords
+from tooling.upgrade.interfaces.command_words import DEPTH, MOST_STATEMENTS, SAME_WORDS, CommandWords
 from tooling.upgrade.interfaces.commands import CommandUse, CommandWord, recognise, split_shell
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ _TALK = frozenset(
     {"add_argument", "critical", "debug", "echo", "error", "exception", "fail", "info", "log", "print", "warn"}
 ) | {"warning"}
 """Calls whose strings are read by people."""
+_SAID = frozenset({"description", "epilog", "help", "usage"})
+"""Keywords whose strings are, too."""
 MOST_STATEMENTS_IN_ALL = 100_000
 """Statements that are gone through for all files together, some seconds; for each no more than `MOST_STATEMENTS`."""
 _ROUNDS = 4
@@ -311,7 +313,9 @@ class _FileCommands:
             self.expression(value, frame)
 
     def _subscript(self, target: ast.Subscript, value: ast.expr, frame: CommandFrame) -> None:
-        """`options["port"] = 1`."""
+        """`options["port"] = 1`, `command[2:2] = ["--port"]`."""
+        if isinstance(target.slice, ast.Slice):
+            self._grow(dotted_name(target.value), self._added(value, frame), frame)
         key = string_of(target.slice)
         if key is not None:
             self._grow_keys(dotted_name(target.value), [frame.word(key, target.slice)], frame)
@@ -359,6 +363,14 @@ class _FileCommands:
         name = last_name(node.func)
         if name in _TALK:
             return
+        one_by_one = any(map(self._is_program, node.args[:3]))
+        if one_by_one or name == "format" or name in SAME_WORDS:
+            # `"app {}".format(x)`, and words: `session.run("app", "--port", "1")`, `os.execlp("app", "app", "--port")`
+            last = max((index for index, each in enumerate(node.args[:3]) if self._is_program(each)), default=0)
+            first = last if string_of(node.args[last - 1]) == string_of(node.args[last]) and last else 0
+            listed = ast.List(node.args[first:], ast.Load(), lineno=node.lineno, col_offset=node.col_offset)
+            for row in self.words.rows(listed if one_by_one else node, frame):
+                self._recognise(row)
         if isinstance(node.func, ast.Attribute):
             receiver = dotted_name(node.func.value)
             if name in {"append", "insert", "extend"} and frame.find(receiver).rows is not None and node.args:
@@ -375,10 +387,14 @@ class _FileCommands:
         result = self.words.called(node, frame)
         for row in result.rows if result is not None else ():
             self._recognise(row)
-        for each in [*node.args, *(keyword.value for keyword in node.keywords)]:
+        for each in [*node.args, *(keyword.value for keyword in node.keywords if keyword.arg not in _SAID)]:
             self._argument(each, frame)
         if result is None:
             self._built_elsewhere(node, frame)
+
+    def _is_program(self, node: ast.expr) -> bool:
+        text = string_of(node)
+        return text is not None and (text == "-m" or self.programs.is_script(text))
 
     def _built_elsewhere(self, node: ast.Call, frame: CommandFrame) -> None:
         """`build_command("sglang.launch_server", options)`: a module's name beside a dict of options."""

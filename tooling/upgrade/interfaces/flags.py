@@ -24,6 +24,7 @@ from tooling.upgrade.interfaces.code import HOLE, RepositoryCode
 from tooling.upgrade.interfaces.commands import (
     docker_commands,
     recognise,
+    settings_commands,
     shell_commands,
     split_shell,
     yaml_commands,
@@ -116,6 +117,7 @@ class CommandsOfFiles:
             self.uses.append(use)
             self.open[id(use)] = places
         readers = {"shell": shell_commands, "docker": docker_commands, "yaml": yaml_commands}
+        readers |= {"settings": settings_commands, "page": shell_commands}
         for file in named:
             if file.kind != "python":
                 for use in readers[file.kind](file.text, programs):

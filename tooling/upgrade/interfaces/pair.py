@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import ValidationError
 
 from tooling.python import tables
-from tooling.upgrade.findings import AuditFinding, Evidence, InterfaceUse, Unfollowed
+from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, InterfaceUse, Unfollowed
 from tooling.upgrade.sources.cache import touch, write_atomically
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
-    from tooling.upgrade.findings import AuditSeverity, FindingKind, InterfaceKind, Replacement
+    from tooling.upgrade.findings import FindingKind, InterfaceKind, Replacement
     from tooling.upgrade.interfaces.modules import ReleaseModules
     from tooling.upgrade.interfaces.repository import RepositoryFile
     from tooling.upgrade.releases import Release
@@ -137,13 +137,14 @@ class InterfacePair:
     ) -> AuditFinding:
         """A finding at (line, column, end line)."""
         line, column, end_line = place
+        is_said = file.kind == "page" and what.severity is AuditSeverity.BREAKING  # nothing runs a page
         return AuditFinding(
             path=file.path,
             line=line,
             column=column,
             end_line=max(line, end_line),
             kind=what.kind,
-            severity=what.severity,
+            severity=AuditSeverity.WARNING if is_said else what.severity,
             confidence=what.confidence,
             distribution=self.distribution,
             symbol=what.symbol,

@@ -104,13 +104,21 @@ def _answers(versions: dict[str, str]) -> Callable[[Probe], bool | None]:
 
 _KINDS = (
     (re.compile(r"\.py$"), "python"),
-    (re.compile(r"\.(sh|bash|zsh|slurm|sbatch)$|(^|/)(Makefile|justfile)$|\.mk$|(^|/)\.ci/[^/.]+$"), "shell"),
+    (
+        re.compile(
+            r"\.(sh|bash|zsh|slurm|sbatch|env|envrc|just|mk)$|(^|/)(Makefile|[Jj]ustfile|\.env\.[\w.]+)$|(^|/)\.ci/[^/.]+$"
+        ),
+        "shell",
+    ),
     (
         re.compile(r"(^|/)[^/]*(Dockerfile|Containerfile)(?![^/]*\.(md|rst|txt|py|html)$)[^/]*$|\.dockerfile$", re.I),
         "docker",
     ),
     (re.compile(r"\.ya?ml$"), "yaml"),
+    (re.compile(r"(^|/)(pyproject\.toml|tox\.ini|setup\.cfg|Procfile|supervisord[^/]*)$|\.service$"), "settings"),
+    (re.compile(r"\.md$"), "page"),
 )
+_FENCE = re.compile(rb"(?ms)^[ \t]*```[ \t]*(?:bash|sh|shell|zsh)[ \t]*$(.*?)^[ \t]*```")
 _LIMIT = 2_000_000
 
 
@@ -152,7 +160,8 @@ class RepositoryFile(_Slots):
 
 
 def file_kind(path: str) -> str | None:
-    """Return what a file is read as: "python", "shell", "docker" or "yaml"; None for one that is not read."""
+    """Return what a file is read as: "python", "shell", "docker", "yaml", "settings", or "page" for one whose commands
+    people run; None for one that is not read."""
     return next((kind for pattern, kind in _KINDS if pattern.search(path)), None)
 
 
@@ -167,10 +176,23 @@ def source_files(root: Path, *, scope: Sequence[str] = (), exclude: Sequence[str
         try:
             if file.is_symlink() or not file.is_file() or file.stat().st_size > _LIMIT:
                 continue
-            found.append(RepositoryFile(path, kind, file.read_bytes()))
+            content = file.read_bytes()
+            found.append(RepositoryFile(path, kind, _blocks(content) if kind == "page" else content))
         except OSError:
             continue
     return found
+
+
+def _blocks(content: bytes) -> bytes:
+    """A page with nothing but its blocks of commands, each in its line."""
+    kept = (
+        bytearray(b"\n" * content.count(b"\n"))
+        if b"```" not in content
+        else bytearray(re.sub(rb"[^\n]", b" ", content))
+    )
+    for hit in _FENCE.finditer(content):
+        kept[hit.start(1) : hit.end(1)] = hit[1]
+    return bytes(kept)
 
 
 def _inside(path: str, folders: Sequence[str]) -> bool:

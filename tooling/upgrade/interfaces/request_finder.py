@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tooling.python.module import last_name
 from tooling.python.source import FunctionNode, children, dotted_name, each_parameter, string_of
 from tooling.upgrade.interfaces.code import HOLE
+from tooling.upgrade.interfaces.commands import split_shell
 from tooling.upgrade.interfaces.routes import VERBS, shaped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from tooling.python.module import Module
     from tooling.upgrade.interfaces.code import RepositoryCode
+    from tooling.upgrade.interfaces.commands import CommandWord
 
 _URL = re.compile(r"^(?:https?://|\ufffc)[^/\s]*(?P<path>/[^\s?#]*)")
 _MARK = re.compile(r"\x00(\w+)\x00")
@@ -170,7 +175,10 @@ class _Scope:
         node: ast.AST,
         nodes: list[ast.AST],
         given: dict[str, list[_Text]] | None = None,
+        depth: int = 0,
     ) -> None:
+        """given: what parameters stand for, where helpers are looked for. depth: functions that led here."""
+        self.depth = depth
         self.finder, self.module, self.nodes = finder, module, nodes
         self.calls = [each for each in self.nodes if isinstance(each, ast.Call)]
         self.texts: dict[str, list[_Text]] = dict(given or {})
@@ -185,6 +193,8 @@ class _Scope:
                     self._assign(target, each.value)
             elif isinstance(each, ast.AnnAssign) and each.value is not None:
                 self._assign(each.target, each.value)
+            elif isinstance(each, ast.Call):
+                self._changed(each)
             elif isinstance(each, ast.For | ast.AsyncFor | ast.comprehension) and isinstance(each.target, ast.Name):
                 self._loop(each.target.id, each.iter)
 
@@ -196,6 +206,8 @@ class _Scope:
                     for name, each in zip(target.elts, side.elts, strict=True):
                         self._assign(name, each)
             return
+        if isinstance(target, ast.Subscript):
+            self._extend(dotted_name(target.value), [target.slice])
         held = dotted_name(target)
         if not held:
             return
@@ -209,6 +221,25 @@ class _Scope:
         if texts:
             self.texts[held] = [*self.texts.get(held, []), *texts][:_MOST_ALTERNATIVES]
 
+    def _changed(self, node: ast.Call) -> None:
+        """`body.update({...})`, `body.setdefault("x", 1)`, `body.pop("x")`."""
+        name = dotted_name(node.func.value) if isinstance(node.func, ast.Attribute) else ""
+        if name not in self.dicts:
+            return
+        if last_name(node.func) == "update":
+            made = self._dict(ast.Call(ast.Name("dict"), node.args, node.keywords))
+            self._extend(name, [key for key in made.keys if key is not None] if made is not None else [])
+        elif last_name(node.func) == "setdefault":
+            self._extend(name, node.args[:1])
+        elif last_name(node.func) == "pop" and node.args:
+            taken, body = string_of(node.args[0]), self.dicts[name]
+            kept = [key for key in body.keys if key is None or string_of(key) != taken]
+            self.dicts[name] = _mapping(kept)
+
+    def _extend(self, name: str, keys: Sequence[ast.expr]) -> None:
+        if name in self.dicts:
+            self.dicts[name] = _mapping([*self.dicts[name].keys, *keys])
+
     def _loop(self, name: str, source: ast.expr) -> None:
         """`for path in PATHS`."""
         if isinstance(source, ast.Name | ast.Attribute):
@@ -218,15 +249,32 @@ class _Scope:
             self.texts[name] = [text for each in source.elts for text in self.alternatives(each)][:_MOST_ALTERNATIVES]
 
     def _dict(self, node: ast.expr) -> ast.Dict | None:
-        """The literal that an expression is, or that a function of this file returns."""
+        """The mapping that an expression is, or that a function of this file returns, by its keys."""
         if isinstance(node, ast.Dict):
-            return node
-        held = self.dicts.get(dotted_name(node))
-        function = self.module.definitions.get(dotted_name(node.func)) if isinstance(node, ast.Call) else None
-        if held is not None or not isinstance(function, FunctionNode):
-            return held
-        returned = [each.value for each in ast.walk(function) if isinstance(each, ast.Return)]
-        return next((each for each in returned if isinstance(each, ast.Dict)), None)
+            spread = [self._dict(value) for key, value in zip(node.keys, node.values, strict=True) if key is None]
+            keys = [*node.keys, *(key for each in spread if each is not None for key in each.keys)]
+            return _mapping(keys) if spread else node
+        name = dotted_name(node.func) if isinstance(node, ast.Call) else dotted_name(node)
+        if not isinstance(node, ast.Call):
+            return self.dicts.get(name) or (
+                value if isinstance(value := self.module.values.get(name), ast.Dict) else None
+            )
+        if name == "dict" and len(node.args) < 2:
+            first = self._dict(node.args[0]) if node.args else ast.Dict([], [])
+            words = [
+                ast.Constant(each.arg, lineno=each.lineno, col_offset=each.col_offset)
+                for each in node.keywords
+                if each.arg
+            ]
+            return _mapping([*first.keys, *words]) if first is not None else None
+        if name.endswith("dumps") and node.args:
+            return self._dict(node.args[0])
+        functions = [each for each in self.module.functions() if each.name == name.removeprefix("self.")]
+        if len(functions) != 1 or self.depth > _ROUNDS:
+            return None
+        inner = _Scope(self.finder, self.module, functions[0], _own_nodes(functions[0])[0], depth=self.depth + 1)
+        returned = [inner._dict(each.value) for each in inner.nodes if isinstance(each, ast.Return) and each.value]
+        return next((each for each in returned if each is not None), None)
 
     # -------------------------------------------------------------------------------------------------- expressions
 
@@ -247,9 +295,10 @@ class _Scope:
             texts = _joined([each.text for each in left] or [HOLE], [each.text for each in right])
             return [_Text(text, node) for text in texts]
         if isinstance(node, ast.Call):
-            is_join = dotted_name(node.func).endswith("urljoin") and len(node.args) == 2
-            tails = self.alternatives(node.args[1]) if is_join else []
-            return [_Text(f"{HOLE}/{each.text.lstrip('/')}", node) for each in tails]
+            if dotted_name(node.func).endswith("urljoin") and len(node.args) == 2:
+                return [_Text(f"{HOLE}/{each.text.lstrip('/')}", node) for each in self.alternatives(node.args[1])]
+            text = self.finder.code.text(node, self.module)
+            return [_Text(text, node)] if text is not None else []
         name = dotted_name(node)
         if name in self.texts:
             return self.texts[name]
@@ -320,6 +369,34 @@ class _Scope:
         literals = [literal for each in (*bodies, *node.args) if (literal := self._dict(each)) is not None]
         keys = literals[0].keys if literals else []
         return tuple((text, key.lineno, key.col_offset) for key in keys if key and (text := string_of(key)) is not None)
+
+
+def _mapping(keys: Sequence[ast.expr | None]) -> ast.Dict:
+    """A dict with these keys, None for those that are not known."""
+    return ast.Dict(list(keys), [ast.Constant(None)] * len(keys))
+
+
+def written_requests(text: str) -> Iterator[HttpRequest]:
+    """Those of curl and wget in the text of a script."""
+    for words in split_shell(text, 1):
+        texts = [word.text for word in words]
+        if not {"curl", "wget"} & {each.rpartition("/")[2] for each in texts}:
+            continue
+        named = [after for before, after in pairwise(texts) if before in {"-X", "--request"}]
+        sends = any(re.match(r"-d$|-F$|--data|--form|--json|--post-data", each) for each in texts)
+        method = named[0].upper() if named else "POST" if sends else "GET"
+        for word in words:
+            path = url_path(re.sub(r"\$\{?\w+\}?", HOLE, word.text))
+            if path is not None and not word.text.startswith("/"):
+                yield HttpRequest(path, word.line, 0, method, tuple(_written_fields(words)))
+
+
+def _written_fields(words: Sequence[CommandWord]) -> Iterator[tuple[str, int, int]]:
+    for word in words:
+        if word.text.startswith("{"):
+            with suppress(ValueError):
+                for key in json.loads(word.text):
+                    yield key, word.line + word.text.count("\n", 0, word.text.find(f'"{key}"')), 0
 
 
 def _own_nodes(scope: ast.AST) -> tuple[list[ast.AST], list[ast.AST]]:

@@ -11,7 +11,7 @@ from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, Find
 from tooling.upgrade.interfaces.code import RepositoryCode
 from tooling.upgrade.interfaces.pair import What
 from tooling.upgrade.interfaces.remembered import Remembered
-from tooling.upgrade.interfaces.request_finder import RequestFinder
+from tooling.upgrade.interfaces.request_finder import RequestFinder, written_requests
 from tooling.upgrade.interfaces.routes import VERBS, Route, route_paths, routes
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 _ASKING = re.compile(rb"https?://|\b(?:requests|httpx|aiohttp|urllib|urljoin|TestClient)\b|_url\b|\burl\b")
+_WRITTEN = re.compile(rb"\b(?:curl|wget)\b")
 Table = dict[str, list[Route]]
 _ROUTES: TypeAdapter[Table] = TypeAdapter(Table)
 
@@ -67,12 +68,15 @@ def _requests(
 ) -> Iterator[tuple[RepositoryFile, HttpRequest]]:
     """Those of files that ask, and of files that call helpers of such."""
     finder = RequestFinder(code)
-    finder.learn(asking)
+    finder.learn(path for path, file in asking.items() if file.kind == "python")
     names = [re.escape(name.encode()) for name in finder.senders if name not in VERBS]
     helpers = re.compile(rb"\.(?:" + b"|".join(names) + rb")\(") if names else None
     for file in files:
-        calls = helpers is not None and file.kind == "python" and file.path not in asking
-        if file.path in asking or (calls and helpers is not None and helpers.search(file.content)):
+        calls = helpers is not None and file.path not in asking
+        if file.kind != "python":
+            for request in written_requests(file.text) if file.path in asking else ():
+                yield file, request
+        elif file.path in asking or (calls and helpers is not None and helpers.search(file.content)):
             for request in finder.of(file.path):
                 yield file, request
 
@@ -88,7 +92,7 @@ def _routes(pair: InterfacePair, modules: ReleaseModules) -> Table:
 
 def _asks(file: RepositoryFile) -> bool:
     """Whether a file may send requests at all: it speaks of HTTP, or of a URL, or has a client."""
-    return file.kind == "python" and _ASKING.search(file.content) is not None
+    return (_ASKING if file.kind == "python" else _WRITTEN).search(file.content) is not None
 
 
 def _methods(rows: list[Route]) -> set[str]:

@@ -86,13 +86,15 @@ class UpgradeContext:
         )
 
     def looked_at(self) -> int:
-        """Count the repository's files that an audit reads: of a kind that it understands, and not excluded."""
+        """Count the repository's files of code that an audit reads: of a kind that it understands, and not excluded.
+        Manifests and pages are read too, but one that finds nothing else has not looked at anything."""
         from tooling.upgrade.declarations.find import repository_files
         from tooling.upgrade.interfaces.repository import file_kind
         from tooling.upgrade.manifests.baseline import is_excluded
 
         return sum(
-            file_kind(path) is not None and not is_excluded(path, self.policy) for path in repository_files(self.root)
+            file_kind(path) not in (None, "settings", "page") and not is_excluded(path, self.policy)
+            for path in repository_files(self.root)
         )
 
     def unread(self) -> tuple[str, ...]:
