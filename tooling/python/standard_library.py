@@ -80,7 +80,7 @@ CONTAINERS = {
     **dict.fromkeys(("AsyncIterator", "AsyncIterable", "AsyncGenerator"), "async-iterator"),
     **dict.fromkeys(("Awaitable", "Coroutine", "Future", "Task"), "awaitable"),
     **dict.fromkeys(("ContextManager", "AbstractContextManager"), "context"),
-    **dict.fromkeys(("AsyncContextManager", "AbstractAsyncContextManager"), "context"),
+    **dict.fromkeys(("AsyncContextManager", "AbstractAsyncContextManager"), "async-context"),
     **dict.fromkeys(("dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict"), "dict"),
     "Counter": "dict",
 }

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 MAX_EXPRESSIONS = 8
 PROPERTIES = ("property", "cached-property")
 MAX_ACTIVE = 32
-_CONTEXTS = ("contextmanager", "asynccontextmanager")
+_CONTEXTS = {"contextmanager": "context", "asynccontextmanager": "async-context"}
 
 
 @dataclass(frozen=True)
@@ -225,15 +225,15 @@ class TypeInference:
             return OPEN
         where = Where(located.table, located.classes)
         receiver = receiver or self._class_named(symbol.owner)
-        context = False
+        context = ""
         for source in located.binding.decorators:
-            context = context or source.partition("(")[0].rpartition(".")[2] in _CONTEXTS
+            context = context or _CONTEXTS.get(source.partition("(")[0].rpartition(".")[2], "")
             property_like = symbol.binding in PROPERTIES and "property" in source.lower()
             if not property_like and not self.model.keeps(where, source):
                 return OPEN
         body = Body(where, facts, receiver, symbol.binding)
         value = self._overloaded(located, symbol, where, receiver) or self._result(body, facts)
-        return container("context", [iterated(value)]) if context else value
+        return container(context, [iterated(value)]) if context else value
 
     def _overloaded(self, located: Located, symbol: Symbol, where: Where, receiver: Symbol | None) -> Values | None:
         """Of a stub's overloads: one of what they return."""
@@ -275,7 +275,7 @@ class TypeInference:
 
     def _entered(self, kind: Type) -> Values:
         if isinstance(kind, Container):
-            return kind.items[0] if kind.name == "context" else OPEN
+            return kind.items[0] if kind.name in _CONTEXTS.values() else OPEN
         if isinstance(kind, Instance):
             for name in ("__enter__", "__aenter__"):
                 found = self._by_method(kind.symbol, name)

@@ -166,7 +166,8 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Values around others. name: "list", "dict", "tuple", "awaitable", "iterator", "async-iterator" or "context"."""
+    """Values around others. name: "list", "dict", "tuple", "awaitable", "iterator", "async-iterator", "context" or
+    "async-context"."""
 
     name: str
     items: tuple[Values, ...]

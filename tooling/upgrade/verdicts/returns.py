@@ -44,9 +44,9 @@ _GOES_WITH = {
     (Action.ITERATE, True): {"async-iterator"},
     (Action.AWAIT, False): {"awaitable"},
     (Action.ENTER, False): {"context"},
-    (Action.ENTER, True): {"context"},
+    (Action.ENTER, True): {"async-context"},
 }
-_KNOWN = {"list", "dict", "tuple", "iterator", "async-iterator", "awaitable", "context"} | {
+_KNOWN = {"list", "dict", "tuple", "iterator", "async-iterator", "awaitable", "context", "async-context"} | {
     "str",
     "bytes",
     "int",
@@ -99,7 +99,10 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
         return
     whole = all(answer is False for answer in answers) and not after.open and not before.open
     kinds = " or ".join(sorted({_describe(each) for each in after.types}))
-    asynchronous = _async_kinds(before.types) != _async_kinds(after.types)
+    other = action, not key[1]
+    asynchronous = _async_kinds(before.types) != _async_kinds(after.types) or (
+        other in _SPECIAL and any(_goes(case.new, each, other) for each in after.types)
+    )
     kind = FindingKind.ASYNC_CHANGED if asynchronous else FindingKind.RETURN_CHANGED
     how = " asynchronously" if key[1] else ""
     message = f"{_name(case)} gives {kinds} now, which cannot be {_VERBS[case.use.action]}{how}"
@@ -139,7 +142,7 @@ def _goes(upstream: Upstream, value: Type, key: tuple[Action, bool]) -> bool | N
 def _async_kinds(types: tuple[Type, ...]) -> set[str]:
     """What there is to await or to loop over asynchronously."""
     names = {each.name for each in types if isinstance(each, Container)}
-    return names & {"awaitable", "async-iterator"}
+    return names & {"awaitable", "async-iterator", "async-context"}
 
 
 def _describe(value: Type) -> str:

@@ -45,7 +45,7 @@ _DEEPEST = 60
 """Answers that wait for each other, a dozen calls of Python's thousand each; what lies deeper is not known."""
 _TAKEN_OUT = {
     **dict.fromkeys(("list", "iterator", "async-iterator"), "iter"),
-    **{"awaitable": "await", "context": "enter", "dict": "dict"},
+    **{"awaitable": "await", "context": "enter", "async-context": "enter", "dict": "dict"},
 }
 """What a generic type is -> how values come out of it."""
 _CONTEXT_MAKERS = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
@@ -454,6 +454,7 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "list": lambda link, path, row: one(Held("iter", link.value(path, row[1]))),
     "dict": lambda link, path, row: one(Held("dict", link.value(path, row[1]))),
     "tuple": lambda link, path, row: one(ValueRow(tuple(link.value(path, number) for number in row[1]))),
+    "later": lambda link, path, row: one(Held("await", link.value(path, row[1]))),
     "remote": lambda link, path, row: UNKNOWN,
     "partial": lambda link, path, row: UNKNOWN,
     "either": lambda link, path, row: joined(link.value(path, number) for number in row[1]),

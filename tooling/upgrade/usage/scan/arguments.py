@@ -68,12 +68,32 @@ class ArgumentReader:
 
     def _starred(self, found: CallArguments, entry: ast.Starred) -> None:
         inner = entry.value
-        if isinstance(inner, ast.Tuple | ast.List) and not any(isinstance(one, ast.Starred) for one in inner.elts):
-            for element in inner.elts:
-                found.given.append(self._argument(element, span_of(element), None, len(found.given)))
+        shown = self._shown_tuple(inner) if isinstance(inner, ast.Name) else inner
+        if not isinstance(shown, ast.Tuple | ast.List) or any(isinstance(one, ast.Starred) for one in shown.elts):
+            self.expressions.expression(inner)
+            found.has_star = True
             return
-        self.expressions.expression(inner)
-        found.has_star = True
+        for element in shown.elts:
+            place = len(found.given)
+            if found.has_star:
+                self.expressions.expression(element)
+            elif shown is inner:
+                found.given.append(self._argument(element, span_of(element), None, place))
+            else:
+                value = self.quiet_value(element)
+                found.given.append((span_of(entry), None, place, self.literal(element), value, True))
+
+    def _shown_tuple(self, node: ast.Name) -> ast.expr | None:
+        """The tuple that a name was bound to, once: nobody can add to it."""
+        frame = self.walk.frame
+        while frame.inline and node.id not in frame.bound and frame.parent is not None:
+            frame = frame.parent
+        if not self.walk.is_local(node.id):
+            if len(self.walk.module.history.get(node.id, ())) != 1:
+                return None
+            frame = self.walk.module
+        origin = frame.origins.get(node.id)
+        return origin if isinstance(origin, ast.Tuple) else None
 
     def _argument(self, node: ast.expr, span: Span, name: str | None, position: int) -> ArgumentRow:
         value = self.expressions.expression(node)
@@ -185,6 +205,13 @@ class ArgumentReader:
             return merged(sides) if any(sides) else None
         if visit:
             self.expressions.expression(node)
+        if isinstance(node, ast.IfExp):
+            test = self.walk.test(node.test) + 1
+            arms = []
+            for arm, condition in ((node.body, test), (node.orelse, -test)):
+                with self.walk.under(condition):
+                    arms.append(self.known_dict(arm))
+            return either_of(arms) if any(arms) else None
         if isinstance(node, ast.DictComp):
             return self._from_comprehension(node)
         if isinstance(node, ast.Name):
@@ -221,8 +248,13 @@ class ArgumentReader:
                 for name in [each for each in known.entries if (each in told) is out]:
                     known.drop(name)
         tests = tuple(self.walk.test(test) + 1 for test in node.generators[0].ifs)
+        left_out = [literals for test in node.generators[0].ifs for literals in [_never(test, target.elts[1])]]
         for entries in known.entries.values():
-            entries[:] = [replace(entry, conditions=(*entry.conditions, *tests)) for entry in entries]
+            entries[:] = [
+                replace(entry, conditions=(*entry.conditions, *tests))
+                for entry in entries
+                if not any(entry.literal in literals for literals in left_out)
+            ]
         return known
 
     def _local_dict(self, name: str) -> KnownDict | None:
@@ -300,6 +332,26 @@ class ArgumentReader:
         known = self._local_dict(name)
         if known is not None:
             known.more = True
+
+
+def _never(test: ast.expr, value: ast.expr) -> tuple[str, ...]:
+    """Literals of a mapping's value for which a test on it fails: `if value is not None`, `if value`."""
+    text, shown = ast.dump(test), ast.unparse(value)
+    if text == ast.dump(ast.parse(f"{shown} is not None", mode="eval").body):
+        return ("None",)
+    return ("None", "False", "0", "''", '""') if text == ast.dump(ast.parse(shown, mode="eval").body) else ()
+
+
+def either_of(parts: Sequence[KnownDict | None]) -> KnownDict:
+    """One of several mappings; each key carries the conditions of its own."""
+    result = KnownDict(more=None in parts)
+    for part in parts:
+        if part is not None:
+            result.more |= part.more
+            result.rests, result.dropped = (*result.rests, *part.rests), result.dropped | part.dropped
+            for name, entries in part.entries.items():
+                result.entries.setdefault(name, []).extend(entries)
+    return result
 
 
 def merged(parts: Sequence[KnownDict | None]) -> KnownDict:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
+from tooling.upgrade.usage.scan import handed
 from tooling.upgrade.usage.scan.arguments import ArgumentReader, CallArguments
 from tooling.upgrade.usage.scan.frames import KnownDict
 
@@ -49,8 +50,9 @@ class CallReader:
         function = node.func
         if isinstance(function, ast.Name):
             builtin = _BUILTIN_CALLS.get(function.id)
-            if builtin is not None and self.walk.is_builtin(function.id):
-                return builtin(self, node)
+            value = builtin(self, node) if builtin is not None and self.walk.is_builtin(function.id) else None
+            if value is not None:
+                return value
         target = self.expressions.expression(function, read=False)
         wrapper = _WRAPPERS.get(self.walk.dotted(target)) if target else None
         if wrapper is None and isinstance(function, ast.Attribute):
@@ -323,13 +325,25 @@ def _type(calls: CallReader, node: ast.Call) -> int:
 
 
 def _copy(calls: CallReader, node: ast.Call) -> int:
-    values = calls.visited(node)
-    return calls.walk.step("list", calls.walk.iterated(values[0])) if len(values) == 1 else UNKNOWN
+    keyed = handed.over(-1, 0, name="key")(calls, node, UNKNOWN) if len(node.args) == 1 else None
+    return UNKNOWN if keyed is None else keyed
+
+
+def _extreme(calls: CallReader, node: ast.Call) -> int | None:
+    """`max(rows, key=f)`."""
+    found = _copy(calls, node) if len(node.args) == 1 else UNKNOWN
+    if len(node.args) != 1:
+        calls.visited(node)
+    return calls.walk.iterated(found)
 
 
 def _next(calls: CallReader, node: ast.Call) -> int:
-    values = calls.visited(node)
-    return calls.walk.iterated(values[0]) if values else UNKNOWN
+    if not node.args:
+        return UNKNOWN
+    element = calls.expressions.loop_elements(node.args[0], False)
+    for default in node.args[1:]:
+        calls.expressions.expression(default)
+    return element
 
 
 def _enumerate(calls: CallReader, node: ast.Call) -> int:
@@ -366,7 +380,7 @@ def _vars(calls: CallReader, node: ast.Call) -> int:
     return calls.walk.step("fields", values[0]) if len(values) == 1 else UNKNOWN
 
 
-_BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int]] = {
+_BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int | None]] = {
     "getattr": _getattr,
     "hasattr": _hasattr,
     "setattr": _setattr,
@@ -381,6 +395,9 @@ _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int]] = {
     "zip": _zip,
     "__import__": _import,
     "dict": _dict,
+    "filter": lambda calls, node: handed.over(0, 1)(calls, node, UNKNOWN),
+    "map": lambda calls, node: handed.mapped(calls, node, UNKNOWN),
+    **dict.fromkeys(("max", "min"), _extreme),
     **dict.fromkeys(_COPIES, _copy),
 }
 """By name."""
@@ -392,38 +409,6 @@ _GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group"})
 _FILLING = frozenset({"append", "appendleft", "put", "put_nowait"})
 _LOGGERS = frozenset({"getLogger", "get_logger", "init_logger", "getChild", "get_child"})
 _MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict"})
-
-
-def _handing(
-    place: int, made: str = "", *, of_stranger: bool = False
-) -> Callable[[CallReader, ast.Call, int], int | None]:
-    """Build the reader of a call whose argument at a place is a function that gets the arguments behind it. made: what
-    the call gives. of_stranger: only if nothing says whose method it is."""
-
-    def read(calls: CallReader, node: ast.Call, target: int) -> int | None:
-        if len(node.args) <= place or isinstance(node.args[place], ast.Starred):
-            return None
-        if of_stranger and not calls.walk.is_of_stranger(target):
-            return None
-        inner = calls.bound_call(node, node.args[place], node.args[place + 1 :], [] if place else node.keywords)
-        return calls.walk.step(made, inner) if made else UNKNOWN
-
-    return read
-
-
-def _thread(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    given = {keyword.arg: keyword.value for keyword in node.keywords}
-    function, positional, named = given.pop("target", None), given.pop("args", None), given.pop("kwargs", None)
-    if function is None:
-        return None
-    args = list(positional.elts) if isinstance(positional, ast.Tuple | ast.List) else []
-    if positional is not None and not args and not isinstance(positional, ast.Tuple | ast.List):
-        args = [ast.Starred(positional)]
-    keywords = [] if named is None else [ast.keyword(None, named)]
-    for rest in given.values():
-        calls.expressions.expression(rest)
-    calls.bound_call(node, function, args, keywords)
-    return UNKNOWN
 
 
 def _import_module(calls: CallReader, node: ast.Call, target: int) -> int | None:
@@ -528,9 +513,9 @@ def _remote(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`x.remote(...)`: x called, by somebody else."""
     assert isinstance(node.func, ast.Attribute)
     base = calls.walk.facts.nodes[target]
-    if base[0] not in ("attr", "import"):
-        return None
     inner = calls.arguments.quiet_value(node.func.value)
+    if base[0] not in ("attr", "import") or calls.walk.facts.nodes[inner][0] == "import":
+        return None  # `ray.remote(...)`: a function of a module
     calls.emit_call(node, inner, calls.arguments.arguments(node.args, node.keywords))
     return calls.walk.step("remote", inner)
 
@@ -543,6 +528,17 @@ def _options(calls: CallReader, node: ast.Call, target: int) -> int | None:
         return None
     calls.arguments.arguments(node.args, node.keywords)
     return calls.arguments.quiet_value(node.func.value)
+
+
+def _validated(calls: CallReader, node: ast.Call, target: int) -> int | None:
+    """`Model.model_validate({"key": 1})`: the class called with the keys of a mapping."""
+    assert isinstance(node.func, ast.Attribute)
+    value = calls.arguments.quiet_value(node.func.value)
+    if len(node.args) != 1 or isinstance(node.args[0], ast.Starred) or calls.walk.is_of_stranger(value):
+        return None
+    calls.plain_call(node, target, None)
+    calls.emit_call(node, value, calls.arguments.arguments([], [ast.keyword(None, node.args[0])]))
+    return calls.walk.step("call", value)
 
 
 def _as_dict(calls: CallReader, node: ast.Call, target: int) -> int | None:
@@ -632,11 +628,7 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "attr.asdict": _as_dict,
     "attrs.asdict": _as_dict,
     "dataclasses.asdict": _as_dict,
-    "functools.partial": _handing(0, "partial"),
-    "functools.partialmethod": _handing(0, "partial"),
-    "asyncio.to_thread": _handing(0, "remote"),
-    "threading.Thread": _thread,
-    "multiprocessing.Process": _thread,
+    **handed.WRAPPERS,
     "importlib.import_module": _import_module,
     "importlib.util.find_spec": _find_spec,
     "typing.cast": _cast,
@@ -656,14 +648,15 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
 _METHODS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "remote": _remote,
     "options": _options,
-    "submit": _handing(0, of_stranger=True),
-    "run_in_executor": _handing(1, "remote", of_stranger=True),
+    **handed.METHODS,
     "values": _view,
     "items": _view,
     "get": _view,
     "get_nowait": _taken,
     "parse_args": _parsed,
     "pop": _view,
+    "model_validate": _validated,
+    "parse_obj": _validated,
     "popleft": _taken,
     "setattr": _monkeypatch,
     "dict": _patch_dict,

@@ -12,7 +12,7 @@ from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.frames import Frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from tooling.upgrade.usage.scan.annotations import AnnotationWalk
     from tooling.upgrade.usage.scan.core import WalkState
@@ -241,14 +241,15 @@ class ExpressionReader:
         self.walk.bind(node.target.id, value, node.value)
         return value
 
-    def lambda_(self, node: ast.Lambda, read: bool) -> int:
-        """A lambda: its body is walked here, as it is mostly called soon."""
+    def lambda_(self, node: ast.Lambda, read: bool, given: Sequence[int] = ()) -> int:
+        """A lambda: its body is walked here, as it is mostly called soon. given: what it is called with."""
         for default in (*node.args.defaults, *(entry for entry in node.args.kw_defaults if entry is not None)):
             self.expression(default)
         arguments = node.args
         names = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
         extra = [entry for entry in (arguments.vararg, arguments.kwarg) if entry is not None]
         with self.inline({entry.arg for entry in (*names, *extra)}):
+            self.walk.frame.values.update(zip((entry.arg for entry in names), given, strict=False))
             self.expression(node.body)
         return UNKNOWN
 

@@ -12,7 +12,7 @@ from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.calls import created
 from tooling.upgrade.usage.scan.expressions import constant_key
-from tooling.upgrade.usage.scan.frames import ElementOf, KnownDict
+from tooling.upgrade.usage.scan.frames import DictEntry, ElementOf, KnownDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,12 +101,7 @@ class StatementReader:
         value = self.expressions.expression(node.value)
         if node.type_comment:
             value = self.annotations.documented(node.type_comment, "a comment says so") or value
-        count = None
         for target in node.targets:
-            if isinstance(target, ast.Tuple | ast.List) and not any(isinstance(e, ast.Starred) for e in target.elts):
-                count = len(target.elts)
-                if self.walk.facts.nodes[value][0] not in ("tuple", "list"):
-                    self.walk.emit("unpack", node.value, value, count=count)
             self.assign(target, value, node.value)
 
     def annotated(self, node: ast.AnnAssign) -> None:
@@ -149,6 +144,9 @@ class StatementReader:
                     facts.attributes.setdefault(target.attr, []).append(value)
             self.walk.emit("assign", target, self.walk.attribute(base, target.attr), value=value)
         elif isinstance(target, ast.Tuple | ast.List):
+            starred = any(isinstance(element, ast.Starred) for element in target.elts)
+            if not starred and self.walk.facts.nodes[value][0] not in ("tuple", "list"):
+                self.walk.emit("unpack", target if origin is None else origin, value, count=len(target.elts))
             if origin is not None and not _OF_VERSIONS.search(self.walk.text(origin)):
                 origin = None
             for index, element in enumerate(target.elts):
@@ -202,6 +200,16 @@ class StatementReader:
                 self.arguments.dict_changed(name, [(one, str(one.value), origin) for one in each])
             else:
                 self.walk.frame.dicts[name].more = True
+        kept = target.value if isinstance(target.value, ast.Attribute) and isinstance(key, str) else None
+        if kept is not None and origin is not None and isinstance(kept.value, ast.Name) and self.walk.frame.owner:
+            # `self.options["key"] = value` of what began as a mapping that is written out
+            made = self.walk.self_origins.get((self.walk.frame.owner, kept.attr))
+            if kept.value.id == self.walk.frame.receiver and isinstance(made, ast.Dict | ast.Call):
+                entry = DictEntry(target.slice, str(key), UNKNOWN, self.arguments.literal(origin), self.walk.conditions)
+                added = KnownDict({str(key): [entry]}, more=True)
+                if isinstance(made, ast.Dict) or dotted_name(made.func) == "dict":
+                    facts = self.walk.facts.classes[self.walk.frame.owner]
+                    facts.attributes.setdefault(kept.attr, []).append(self.arguments.keys(added))
         self.expressions.value_used(target.value)
         if self.walk.dotted(self.annotations.chain(target.value)) != "sys.modules":
             self.expressions.expression(target.slice)
