@@ -43,6 +43,8 @@ class KeywordFlow:
     open: str = ""
     checked: bool = False
     """What is left over raises."""
+    allowed: list[str] = field(default_factory=list)
+    """Sources of collections: a keyword that is in none of these raises."""
 
 
 def keyword_flow(node: ast.AST, name: str, source: Callable[[ast.AST], str]) -> KeywordFlow:
@@ -51,6 +53,7 @@ def keyword_flow(node: ast.AST, name: str, source: Callable[[ast.AST], str]) -> 
     tracer.branched = _branched(node)
     for part in ast.walk(node):
         tracer.alias(part)
+    tracer.checks(getattr(node, "body", ()))
     for part in ast.walk(node):
         method = getattr(tracer, f"on_{type(part).__name__.lower()}", None)
         if method is not None:
@@ -143,6 +146,73 @@ class _Tracer:
         if self.ours(node.comparators[0]) and isinstance(node.left, ast.Constant) and isinstance(node.left.value, str):
             self.flow.reads.add(node.left.value)
             self.understood(node.comparators[0])
+
+    def checks(self, body: Sequence[ast.stmt]) -> None:
+        """Find what every call comes to that raises for a keyword which a collection does not have:
+
+        unknown = set(kwargs) - KNOWN       for key in kwargs:
+        if unknown:                             if key not in KNOWN:
+            raise TypeError(unknown)                raise TypeError(key)
+        """
+        left_over: dict[str, tuple[ast.AST, str]] = {}
+        for statement in body:
+            found: tuple[ast.AST, str] | None = None
+            match statement:
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    if (rest := self._left_over(value)) is not None:
+                        left_over[name] = rest
+                case ast.If(test=test, body=[*_, ast.Raise()]):
+                    names = [part.id for part in ast.walk(test) if isinstance(part, ast.Name)]
+                    held = [left_over[name] for name in names if name in left_over]
+                    found = held[0] if held else self._left_over(test)
+                case ast.For(target=ast.Name(id=key), iter=source, body=[ast.If(body=[*_, ast.Raise()]) as check, *_]):
+                    found = self._refused_key(key, source, check.test)
+                case ast.Return():
+                    return
+            if found is not None:
+                self.understood(found[0])
+                self.flow.allowed.append(found[1])
+            if any(isinstance(part, ast.Return) for part in ast.walk(statement)):
+                return
+
+    def _left_over(self, node: ast.expr) -> tuple[ast.AST, str] | None:
+        """Find the mapping in `set(kwargs) - KNOWN` and its like, and the source of KNOWN."""
+        match node:
+            case (
+                ast.BinOp(left=left, op=ast.Sub(), right=known)
+                | ast.Call(func=ast.Attribute(value=left, attr="difference"), args=[known])
+                | ast.UnaryOp(op=ast.Not(), operand=ast.Compare(left=left, ops=[ast.LtE()], comparators=[known]))
+                | ast.UnaryOp(ast.Not(), ast.Call(func=ast.Attribute(value=left, attr="issubset"), args=[known]))
+            ):
+                return self._keys(left, known)
+            case (
+                ast.ListComp(generators=[generator])
+                | ast.SetComp(generators=[generator])
+                | ast.DictComp(generators=[generator])
+                | ast.GeneratorExp(generators=[generator])
+            ):
+                target = generator.target.elts[0] if isinstance(generator.target, ast.Tuple) else generator.target
+                if isinstance(target, ast.Name) and len(generator.ifs) == 1:
+                    return self._refused_key(target.id, generator.iter, generator.ifs[0])
+            case ast.Call(func=ast.Name(id="any" | "sorted" | "list" | "len" | "bool"), args=[inner]):
+                return self._left_over(inner)
+            case ast.Compare(left=left, ops=[ast.Gt()], comparators=[ast.Constant(value=0)]):
+                return self._left_over(left)
+        return None
+
+    def _refused_key(self, key: str, source: ast.expr, test: ast.expr) -> tuple[ast.AST, str] | None:
+        match test:
+            case ast.Compare(left=ast.Name(id=name), ops=[ast.NotIn()], comparators=[known]) if name == key:
+                return self._keys(source, known)
+        return None
+
+    def _keys(self, node: ast.expr, known: ast.expr) -> tuple[ast.AST, str] | None:
+        match node:
+            case ast.Call(func=ast.Name(id="set" | "list" | "sorted" | "tuple"), args=[inner]):
+                return self._keys(inner, known)
+            case ast.Call(func=ast.Attribute(value=inner, attr="keys" | "items"), args=[]):
+                return self._keys(inner, known)
+        return (node, self.source(known)) if self.ours(node) else None
 
     def on_if(self, node: ast.If) -> None:
         """`if kwargs: raise TypeError(...)`."""
@@ -319,6 +389,7 @@ def read_function(node: FunctionNode, lines: Lines, package: str) -> FunctionTab
         keyword_forwards=flow.forwards,
         keyword_open=flow.open,
         keyword_checked=flow.checked,
+        keyword_allowed=flow.allowed,
         inner=_inner(node, lines),
     )
 

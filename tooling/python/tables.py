@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 8
+SCHEMA = 9
 """Counts up whenever the meaning of kept facts changes."""
 
 
@@ -114,6 +114,8 @@ class FunctionTable(NamedTuple):
     """Why other keywords may be taken too."""
     keyword_checked: bool
     """Whether what is left over in **kwargs raises."""
+    keyword_allowed: list[str]
+    """Sources of collections: a keyword of **kwargs that is in none of these raises."""
     inner: dict[str, tuple[list[tuple[str, str, str | None, str]], list[str], list[str], list[str]]]
     """Functions defined inside, for decorators: (parameters, decorators, returned sources, keyword reads)."""
 

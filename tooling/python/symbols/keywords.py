@@ -6,12 +6,16 @@ import ast
 from typing import TYPE_CHECKING
 
 from tooling.python.functions import renamed_parameter
+from tooling.python.operations import Ref, concrete
 from tooling.python.source import dotted_name, parse_expression
 from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, has_member, python_class
 from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import Found, Keyword, Open, Symbol, SymbolKind
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tooling.python.symbols.constants import ConstantReader
     from tooling.python.symbols.decorators import Decorators
     from tooling.python.symbols.definitions import Located, Model
     from tooling.python.symbols.fields import Fields
@@ -25,8 +29,11 @@ _NAMED_KINDS = ("positional", "keyword-only")
 class Keywords:
     """Follows one keyword at a time."""
 
-    def __init__(self, model: Model, members: Members, fields: Fields, decorators: Decorators) -> None:
+    def __init__(
+        self, model: Model, members: Members, fields: Fields, decorators: Decorators, values: ConstantReader
+    ) -> None:
         self.model = model
+        self.values = values
         self.members = members
         self.fields = fields
         self.decorators = decorators
@@ -60,7 +67,44 @@ class Keywords:
         direct = self._direct(symbol, facts, located, name)
         if direct is not None:
             return direct
+        if facts.keyword_allowed:
+            return self._listed(facts, located, name, instance)
         return self._through(facts, located, name, seen, instance)
+
+    def _listed(self, facts: FunctionTable, located: Located, name: str, instance: Symbol | None) -> Keyword:
+        """Whether the collections have it that all keywords are looked up in."""
+        for source in facts.keyword_allowed:
+            names = self._collection(facts, located, source, instance)
+            if names is None:
+                return Keyword.OPEN
+            if name not in names:
+                return Keyword.REFUSED
+        return Keyword.READ
+
+    def _collection(
+        self, facts: FunctionTable, located: Located, source: str, instance: Symbol | None
+    ) -> Collection[object] | None:
+        """Members of a collection that a function names; None if they are not known."""
+        where = Where(located.table)
+        first, _, rest = source.partition(".")
+        receiver = facts.parameters[0][0] if facts.parameters and located.classes else ""
+        if rest and first in (receiver, "self", "cls"):
+            found = self.members.member(instance, rest) if instance is not None and "." not in rest else None
+            holder = self.model.definitions.locate(found.symbol) if isinstance(found, Found) else None
+            if holder is None or holder.binding.kind != "value" or holder.binding.where == "self":
+                return None
+            where, source = Where(holder.table, holder.classes), holder.binding.source
+        elif first in facts.local or first in facts.imports or first in {each for each, *_ in facts.parameters}:
+            return None
+        owner, _, kind = source.rpartition(".")
+        if kind in ("__annotations__", "__dataclass_fields__", "model_fields"):
+            named = self.model.expression(where, owner)
+            fields = self.model.signature(named.symbol) if isinstance(named, Found) else Open("")
+            return None if isinstance(fields, Open) or not fields.exact else {each.name for each in fields.parameters}
+        value = self.values.constant(where, source)
+        if isinstance(value, Ref):
+            value = self.values.value_of(value.dotted)
+        return value if isinstance(value, list | tuple | set | frozenset | dict) and concrete(list(value)) else None
 
     def _by_class(self, symbol: Symbol, name: str, seen: frozenset[Symbol]) -> Keyword:
         signature = self.model.signature(symbol)

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 
 _HEADER = 16
-_EMPTY_FUNCTION = FunctionTable([], "", False, False, [], [], {}, {}, None, "", "", {}, [], [], "unreadable", False, {})
+_EMPTY_FUNCTION = FunctionTable(
+    [], "", False, False, [], [], {}, {}, None, "", "", {}, [], [], "unreadable", False, [], {}
+)
 
 
 class KeptFacts:

@@ -57,7 +57,7 @@ class SymbolTree(Generic[Source]):
         self.decorators = Decorators(self)
         self.fields = Fields(self, self.members, self.values)
         self.signatures = Signatures(self, self.members, self.fields, self.decorators, self.values)
-        self.keywords = Keywords(self, self.members, self.fields, self.decorators)
+        self.keywords = Keywords(self, self.members, self.fields, self.decorators, self.values)
         self.inference = TypeInference(self, self.members, self.fields)
         self.follower = PathFollower(self, self.inference)
         self._depth = 0

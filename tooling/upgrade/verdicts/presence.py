@@ -65,8 +65,11 @@ def misfitting_patches(case: JudgedUse) -> Iterator[UseProblem]:
     old, new = case.old.signature(before), case.new.signature(after)
     if isinstance(old, Open) or isinstance(new, Open) or not old.exact or not new.exact:
         return
-    why = misfit(method.signature, new)
-    if not why or misfit(method.signature, old):
+    own, of_class = method.signature, after.binding == "method" and case.after.found[0].unbound
+    if of_class and own.parameters and own.parameters[0].name == "self":
+        own = replace(own, parameters=own.parameters[1:])  # a function that becomes a method
+    why = misfit(own, new)
+    if not why or misfit(own, old):
         return
     message = f"what replaces {case.symbol} does not fit its signature any more: {why}"
     head = Replacement(definition(case.new, after), "as the package defines it", certain=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Awaited, Called, ItemOf, Iterated, spelled
+from tooling.python.access_paths import Attribute, Awaited, Called, ItemOf, Iterated, spelled
+from tooling.python.standard_library import python_class
 from tooling.python.symbols.symbol import (
     Absent,
     Builtin,
@@ -83,6 +84,47 @@ def contradictions(case: JudgedUse) -> Iterator[UseProblem]:
         yield _problem(case, FindingKind.RETURN_CHANGED, message, "ValueError", answer=answer)
     elif case.use.action in _VERBS:
         yield from _protocol(case)
+    elif case.use.action in (Action.CALL, Action.READ) and isinstance(case.use.target, Attribute):
+        yield from _lost_method(case, case.use.target.base, case.use.target.name)
+
+
+def _lost_method(case: JudgedUse, holder: AccessPath, name: str) -> Iterator[UseProblem]:
+    """A method of Python's own containers and texts is called on what is something else now: `f().items()`."""
+    before = case.old.follow(holder)
+    if not isinstance(before, Values) or not before.types or any(not _is_pythons(each, name) for each in before.types):
+        return
+    after = case.new.follow(case.target_after.base if isinstance(case.target_after, Attribute) else holder)
+    answers = [_has(case.new, each, name) for each in after.types] if isinstance(after, Values) else []
+    if not isinstance(after, Values) or False not in answers:
+        return
+    whole = all(answer is False for answer in answers) and not after.open and not before.open
+    kinds = " or ".join(sorted({_describe(each) for each in after.types}))
+    yield _problem(
+        case,
+        FindingKind.RETURN_CHANGED,
+        f"{_name(case)} gives {kinds} now, which has no {name}",
+        "AttributeError",
+        whole=whole,
+        inferred=before.inferred or after.inferred,
+        answer=_parts(case.new, after.types),
+    )
+
+
+def _is_pythons(value: Type, name: str) -> bool:
+    """Whether it is one of Python's own classes, and has a member of this name."""
+    kind = python_class(f"builtins.{value.name}") if isinstance(value, Container | Builtin) else None
+    return kind is not None and hasattr(kind, name)
+
+
+def _has(upstream: Upstream, value: Type, name: str) -> bool | None:
+    match value:
+        case Instance(symbol):
+            found = upstream.member(symbol, name)
+            return True if isinstance(found, Found) else False if isinstance(found, Absent) else None
+        case Container(name=kind) | Builtin(kind):
+            known = python_class(f"builtins.{kind}")
+            return None if known is None or kind == "NoneType" else hasattr(known, name)
+    return None
 
 
 def _protocol(case: JudgedUse) -> Iterator[UseProblem]:

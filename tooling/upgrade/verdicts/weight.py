@@ -15,11 +15,12 @@ Tests are decided where they ask for parameters whose value the call shows; noth
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.operations import UNKNOWN, OutOfFuel, literal
 from tooling.python.symbols.calls import positional
-from tooling.python.symbols.symbol import Signature
+from tooling.python.symbols.symbol import Found, Signature, SymbolKind
 from tooling.python.values import ValueEvaluator
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def refusal(side: Callable_, name: str, given: str | None) -> tuple[str, bool]:
                                                         # dump(strict=flag) may
 
     given: the argument as a literal; None for anything else."""
-    node = _node(side)
+    node = _node(side) or _after_fields(side)
     others = node.args.kwarg.arg if node is not None and node.args.kwarg is not None else ""
     parameter = next((each for each in side.signature.parameters if each.name == name), None)
     usual, local = (parameter.default or "", name) if parameter is not None else ("", "")
@@ -184,6 +185,17 @@ def _node(side: Callable_) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     function = side.tree.function_of(side.symbol)
     node = side.tree.tree_of(function) if function is not None else None
     return node if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def _after_fields(side: Callable_) -> ast.FunctionDef | None:
+    """The `__post_init__` of a class that is made of its fields, which stand there by their names alone."""
+    found = side.tree.member(side.symbol, "__post_init__") if side.symbol.kind is SymbolKind.CLASS else None
+    node = side.tree.tree_of(found.symbol) if isinstance(found, Found) and found.symbol.file else None
+    if not isinstance(node, ast.FunctionDef) or not node.args.args:
+        return None
+    text = re.sub(rf"\b{node.args.args[0].arg}\.(\w+)", r"\1", ast.unparse(node))
+    (bare,) = ast.parse(text).body
+    return bare if isinstance(bare, ast.FunctionDef) else None
 
 
 def _body(side: Callable_) -> Sequence[ast.stmt] | None:

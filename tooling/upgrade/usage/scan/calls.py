@@ -489,6 +489,16 @@ def _patch(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return UNKNOWN if _creates(node) else None
 
 
+def _autospec(calls: CallReader, node: ast.Call, target: int) -> int | None:
+    """`create_autospec(f)` is called like `f`; of a class it is one, or an instance. A mock has more beside."""
+    if len(node.args) != 1:
+        return None
+    value = calls.expressions.expression(node.args[0])
+    of_instance = any(one.arg == "instance" and getattr(one.value, "value", False) for one in node.keywords)
+    made = calls.walk.step("instance", value) if of_instance else value
+    return calls.walk.node("documented", made, "a mock is specified by it") if made > NONE else UNKNOWN
+
+
 def _monkeypatch(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """pytest's `monkeypatch.setattr(x, "name", value)`; its form with a dotted string is a string like others."""
     if not calls.walk.is_of_stranger(target) or (len(node.args) < 3 and not _creates(node)):
@@ -642,6 +652,7 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "ray.remote": _same,
     "unittest.mock.patch": _patch,
     "mock.patch": _patch,
+    "unittest.mock.create_autospec": _autospec,
     "unittest.mock.patch.object": _patch_object,
     "mock.patch.object": _patch_object,
 }

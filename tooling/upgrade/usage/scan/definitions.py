@@ -262,6 +262,9 @@ class DefinitionReader:
             value = self.expressions.expression(inner, read=False)
             found = self.arguments.arguments([], node.keywords if base is node.bases[0] else [])
             self.walk.emit("subclass", base, value, arguments=found.row())
+            found.given = [row for row in found.given if row[1] != "metaclass"]
+            if found.given:
+                self.walk.emit("call", base, self.walk.attribute(value, "__init_subclass__"), arguments=found.row())
             bases.append(value)
         if not node.bases:
             self.arguments.arguments([], node.keywords)

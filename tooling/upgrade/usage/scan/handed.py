@@ -159,6 +159,22 @@ def pool_mapped(calls: Calling, node: ast.Call, target: int) -> int | None:
     return mapped(calls, node, target)
 
 
+def keyed(calls: Calling, node: ast.Call, target: int) -> int | None:
+    """`rows.sort(key=f)`."""
+    key = next((one.value for one in node.keywords if one.arg == "key"), None)
+    if key is None or node.args or not isinstance(node.func, ast.Attribute):
+        return None
+    rows = node.func.value
+    value = calls.arguments.quiet_value(rows)
+    if not calls.walk.is_of_stranger(target) and calls.walk.facts.nodes[value][0] != "list":
+        return None
+    for other in node.keywords:
+        if other.arg != "key":
+            calls.expressions.expression(other.value)
+    with_elements(calls, node, key, [(rows, calls.walk.iterated(value))])
+    return UNKNOWN
+
+
 def starmapped(calls: Calling, node: ast.Call, target: int) -> int | None:
     """`itertools.starmap(f, [(1, 2)])`: as many arguments as the tuples have that are written out."""
     if len(node.args) != 2:
@@ -222,6 +238,13 @@ def entered(asynchronous: bool) -> Callable[[Calling, ast.Call, int], int | None
     return read
 
 
+def defaulting(calls: Calling, node: ast.Call, target: int) -> int | None:
+    """`defaultdict(Worker)`: each value is made by a call without arguments."""
+    if len(node.args) != 1 or node.keywords:
+        return None
+    return calls.walk.step("dict", with_elements(calls, node, node.args[0], ()))
+
+
 def resulting(calls: Calling, node: ast.Call, target: int) -> int | None:
     """`future.result()`, `pending.get()`."""
     assert isinstance(node.func, ast.Attribute)
@@ -241,6 +264,7 @@ WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "asyncio.to_thread": handing(0, "later", keywords=True),
     "asyncio.wait_for": scheduled(later=True),
     "atexit.register": handing(0, keywords=True),
+    "collections.defaultdict": defaulting,
     "functools.partial": handing(0, "partial", keywords=True),
     "functools.partialmethod": handing(0, "partial", keywords=True),
     "functools.reduce": over(0, 1, count=2, same=False),
@@ -273,6 +297,7 @@ METHODS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "result": resulting,
     "run_in_executor": handing(1, "later", of_stranger=True),
     "run_until_complete": scheduled(later=False, of_stranger=True),
+    "sort": keyed,
     "submit": handing(0, "later", of_stranger=True, keywords=True),
 }
 """By name of a method, whosever it is."""

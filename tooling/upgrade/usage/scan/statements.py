@@ -151,7 +151,7 @@ class StatementReader:
                 origin = None
             for index, element in enumerate(target.elts):
                 if isinstance(element, ast.Starred):
-                    self.assign(element.value, UNKNOWN)
+                    self.assign(element.value, self.walk.step("list", self.walk.iterated(value)))
                     value, origin = UNKNOWN, None  # positions after it are not known
                 else:
                     part = ElementOf(origin, index) if origin is not None else None
