@@ -62,6 +62,8 @@ class Argument:
     """Source of a literal value."""
     from_mapping: bool = False
     """A keyword known from a literal dict that was unpacked."""
+    function: ClientMethod | None = None
+    """Shape of a function of the repository that is passed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class PassedArguments:
 
 @dataclass(frozen=True, slots=True)
 class ClientMethod:
-    """A method that may override one of a base class."""
+    """A method that may override one of a base class, or a function that is passed on."""
 
     signature: Signature
     binding: str

@@ -9,7 +9,7 @@ from tooling.python.access_paths import Attribute, InstanceOf, Name, spelled
 from tooling.python.conditions import describe
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
-from tooling.upgrade.verdicts import calls, deprecations, kinds, overrides, presence, returns
+from tooling.upgrade.verdicts import callbacks, calls, deprecations, kinds, overrides, presence, returns
 from tooling.upgrade.verdicts.comparison import ReleasePair, UseProblem, evidence_of_absence
 from tooling.upgrade.verdicts.guards import new_side, old_side, reachable, rule
 
@@ -27,6 +27,7 @@ _FAMILIES = (
     presence.unloaded,
     calls.mismatches,
     calls.changed,
+    callbacks.misfits,
     returns.contradictions,
     kinds.kind_changes,
     kinds.async_changes,

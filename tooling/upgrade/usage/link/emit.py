@@ -578,8 +578,8 @@ class Emitter:
     def _arguments(self, path: str, row: Any) -> PassedArguments:
         given, has_star, has_double_star, partial, _ = row
         arguments = tuple(
-            Argument(SourcePlace(path, *span), name, position, literal, mapping)
-            for span, name, position, literal, _, mapping in given
+            Argument(SourcePlace(path, *span), name, position, literal, mapping, self._function(path, value))
+            for span, name, position, literal, value, mapping in given
         )
         return PassedArguments(arguments, has_star, has_double_star, partial)
 
@@ -592,6 +592,15 @@ class Emitter:
             if len(found) == 1 and isinstance(found[0].value, OwnFunction):
                 return self._shape(found[0].value)
         return None
+
+    def _function(self, path: str, number: int) -> ClientMethod | None:
+        """Shape of a function that is passed on; None for other values."""
+        row = self._store.facts(path).nodes[number]
+        if row[0] == "lambda":
+            return ClientMethod(Signature(tuple(Parameter(*each) for each in row[1])), "method", False, False)
+        found = self._link.value(path, number) if row[0] in ("own", "global", "attr", "name", "relative") else ()
+        value = found[0].value if len(found) == 1 else None
+        return self._shape(value) if isinstance(value, OwnFunction) else None
 
     def _shape(self, function: OwnFunction) -> ClientMethod:
         facts = self._store.facts(function.path).functions[function.qualname]

@@ -382,6 +382,17 @@ class Resolver:
         of_keywords = kind == "item" and self._store.facts(path).nodes[row[1]][0] in ("kwargs", "without")
         return one(UNTYPED) if of_keywords and not any(each.value is not None for each in found) else found
 
+    def view(self, path: str, row: Any) -> Alternatives:
+        """`mapping.values()`, `.items()`, `.get(key)`: what a mapping holds, or a method of something else."""
+
+        def rule(value: Value) -> Alternatives:
+            if not isinstance(value, Held) or value.how != "dict":
+                return self.called(self.attribute(one(value), row[2]))
+            pair = one(ValueRow((UNKNOWN, value.inside))) if row[2] == "items" else value.inside
+            return one(Held("iter", pair)) if row[2] in ("items", "values") else pair
+
+        return self._each(self.value(path, row[1]), rule)
+
     def instance(self, path: str, row: Any) -> Alternatives:
         """A value of a type."""
         return self.instance_of(path, row[1])
@@ -438,6 +449,7 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "item": Resolver.step,
     "enter": Resolver.step,
     "instance": Resolver.instance,
+    "view": Resolver.view,
     "super": lambda link, path, row: one(Super(path, row[1])),
     "param": lambda link, path, row: UNKNOWN,
     "arg": lambda link, path, row: link.flows.argument(path, row),
@@ -454,6 +466,7 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "list": lambda link, path, row: one(Held("iter", link.value(path, row[1]))),
     "dict": lambda link, path, row: one(Held("dict", link.value(path, row[1]))),
     "tuple": lambda link, path, row: one(ValueRow(tuple(link.value(path, number) for number in row[1]))),
+    "lambda": lambda link, path, row: UNKNOWN,
     "later": lambda link, path, row: one(Held("await", link.value(path, row[1]))),
     "remote": lambda link, path, row: UNKNOWN,
     "partial": lambda link, path, row: UNKNOWN,

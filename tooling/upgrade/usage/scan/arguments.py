@@ -50,15 +50,13 @@ class ArgumentReader:
     def arguments(self, positional: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> CallArguments:
         """The arguments, each visited."""
         found = CallArguments()
-        position = 0
         for entry in positional:
             if isinstance(entry, ast.Starred):
                 self._starred(found, entry)
                 continue
-            row = self._argument(entry, span_of(entry), None, -1 if found.has_star else position)
+            row = self._argument(entry, span_of(entry), None, -1 if found.has_star else len(found.given))
             if not found.has_star:  # after `*x` positions are anybody's guess
                 found.given.append(row)
-            position += 1
         for keyword in keywords:
             if keyword.arg is not None:
                 found.given.append(self._argument(keyword.value, span_of(keyword), keyword.arg, -1))

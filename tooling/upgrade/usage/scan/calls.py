@@ -80,6 +80,10 @@ class CallReader:
             found.given = [row for row in found.given if row[1] is not None]
             found.has_star = found.has_double_star = found.partial = True
         self.emit_call(node, target, found, awaited)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS:
+            mapping = self.arguments.quiet_value(node.func.value)
+            if self.walk.facts.nodes[mapping][0] in ("attr", "global"):
+                return self.walk.step("view", mapping, node.func.attr)
         return self.walk.step("call", target)
 
     def _put(self, container: ast.expr, value: int) -> None:
@@ -374,6 +378,11 @@ def _dict(calls: CallReader, node: ast.Call) -> int:
     return calls.arguments.keys(known) if known is not None else UNKNOWN
 
 
+def _plain(calls: CallReader, node: ast.Call) -> int | None:
+    """`staticmethod(f)` is f."""
+    return calls.expressions.expression(node.args[0]) if len(node.args) == 1 else None
+
+
 def _vars(calls: CallReader, node: ast.Call) -> int:
     """`vars(settings)`: its attributes as a mapping."""
     values = calls.visited(node)
@@ -387,6 +396,7 @@ _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int | None]] = {
     "delattr": _delattr,
     "isinstance": _isinstance,
     "issubclass": _isinstance,
+    "staticmethod": _plain,
     "super": _super,
     "type": _type,
     "next": _next,
@@ -407,6 +417,8 @@ _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int | None]] = {
 
 _GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group"})
 _FILLING = frozenset({"append", "appendleft", "put", "put_nowait"})
+_VIEWS = frozenset({"get", "items", "pop", "setdefault", "values"})
+"""Methods of mappings that give what is in them."""
 _LOGGERS = frozenset({"getLogger", "get_logger", "init_logger", "getChild", "get_child"})
 _MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict"})
 

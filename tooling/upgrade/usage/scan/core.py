@@ -134,6 +134,8 @@ class WalkState:
         kind = row[0]
         if kind in ("import", "name"):
             return row[1].partition(".")[0] not in _STANDARD
+        if kind == "lambda":
+            return False
         if kind in _ALWAYS_HOT:
             return True
         if kind in ("either", "tuple"):
@@ -406,6 +408,11 @@ class WalkState:
     def is_of_stranger(self, value: int) -> bool:
         """Whether a value is untyped, or comes out of something that is."""
         row = self.facts.nodes[value]
+        if row[0] == "attr" and self.facts.nodes[row[1]][0] == "instance":
+            kind = self.facts.nodes[self.facts.nodes[row[1]][1]]
+            owner = self.facts.classes.get(kind[1]) if kind[0] == "own" else None
+            kept = owner.attributes.get(row[2], ()) if owner is not None else ()
+            return bool(kept) and all(map(self.is_untyped, kept))
         return self.is_untyped(value) or (row[0] in _STEPS and self.is_of_stranger(row[1]))
 
     def text(self, node: Any) -> str:

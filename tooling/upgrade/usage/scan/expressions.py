@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.bound_names import bound_names
+from tooling.python.source import each_parameter
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.frames import Frame
 
@@ -251,7 +252,8 @@ class ExpressionReader:
         with self.inline({entry.arg for entry in (*names, *extra)}):
             self.walk.frame.values.update(zip((entry.arg for entry in names), given, strict=False))
             self.expression(node.body)
-        return UNKNOWN
+        rows = [(one.arg, kind, None if usual is None else "...") for one, kind, usual in each_parameter(arguments)]
+        return self.walk.node("lambda", tuple(rows))
 
     @contextmanager
     def inline(self, names: set[str]) -> Iterator[None]:
