@@ -236,13 +236,21 @@ class TypeInference:
         return container(context, [iterated(value)]) if context else value
 
     def _overloaded(self, located: Located, symbol: Symbol, where: Where, receiver: Symbol | None) -> Values | None:
-        """Of a stub's overloads: one of what they return."""
-        if not any("overload" in source for source in located.binding.decorators):
-            return None
+        """Of overloads: one of what they return. Beside a body those that ask for no more than it does come first, and
+        for what others give a call must pass more: `generate(prompt)`, `generate(prompt, stream=True)`."""
         scope = located.table.classes[located.classes[-1]] if located.classes else located.table.scope
         items = [item for item in scope.bindings.get(symbol.name, ()) if item.kind == "def"]
+        overloads = [item for item in items if any("overload" in source for source in item.decorators)][:20]
+        if not overloads:
+            return None
+        facts = [self.model.store.function(located.table, item) for item in overloads]
         reader = AnnotationReader(self.model, where, receiver)
-        return union(reader.read(self.model.store.function(located.table, item).returns) for item in items[:20])
+        if located.binding in overloads:
+            return union(reader.read(each.returns) for each in facts)
+        needed = _required(self.model.store.function(located.table, located.binding))
+        plain = [each for each in facts if _required(each) <= needed]
+        found = union(reader.read(each.returns) for each in plain)
+        return replace(found, open=found.open or len(plain) < len(facts)) if plain else None
 
     def _result(self, body: Body, facts: FunctionTable) -> Values:
         if facts.returns:
@@ -331,6 +339,13 @@ class TypeInference:
             return found
         stepped = self._by_method(instances[0].symbol, "__anext__" if asynchronous else "__next__")
         return awaited(stepped) if asynchronous else stepped
+
+
+def _required(facts: FunctionTable) -> set[str]:
+    """Parameters without a default."""
+    return {
+        name for name, kind, default, _ in facts.parameters if default is None and kind not in ("star", "double-star")
+    }
 
 
 def _stands_for_another(kind: Type) -> TypeGuard[Definite]:

@@ -367,7 +367,7 @@ class _FileCommands:
         if one_by_one or name == "format" or name in SAME_WORDS:
             # `"app {}".format(x)`, and words: `session.run("app", "--port", "1")`, `os.execlp("app", "app", "--port")`
             last = max((index for index, each in enumerate(node.args[:3]) if self._is_program(each)), default=0)
-            first = last if string_of(node.args[last - 1]) == string_of(node.args[last]) and last else 0
+            first = last if last and string_of(node.args[last - 1]) == string_of(node.args[last]) else 0
             listed = ast.List(node.args[first:], ast.Load(), lineno=node.lineno, col_offset=node.col_offset)
             for row in self.words.rows(listed if one_by_one else node, frame):
                 self._recognise(row)

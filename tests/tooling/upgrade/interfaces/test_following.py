@@ -165,6 +165,11 @@ def test_a_list_that_is_made_anew_for_each_of_many_flags_is_followed_at_once(tmp
     assert [each.line for each in found if each.symbol.endswith("--gone")] == [text.count("\n")]
 
 
+def test_calls_without_arguments_are_no_command(tmp_path):
+    (tmp_path / "run.py").write_text('APP = "app.server"\nwords = list() + sorted(()) + "{}".format().split()\n')
+    assert judge_interfaces(tmp_path, OLD, NEW, "app").findings == ()
+
+
 @pytest.mark.exhaustive
 def test_functions_that_call_each_other_many_times_are_followed_for_seconds_only(tmp_path):
     # Each passes on another list, so that no two calls are alike: 12 ** 6 of them
