@@ -28,6 +28,7 @@ KEEPERS = re.compile(
     r"|torch\.(no_grad|inference_mode|enable_grad|compile|jit\.\w+|compiler\.\w+|_dynamo\.\w+|library\.\w+|fx\.wrap)"
     r"|triton\.(jit|autotune|heuristics)(\.jit)?|numba\.n?jit|staticmethod|classmethod|property"
     r"|huggingface_hub\.utils\.validate_hf_hub_args|tenacity\.retry|typeguard\.typechecked|asyncio\.coroutine"
+    r"|gradio_client\.documentation\.document"
     r"|jax\.jit|numpy\.vectorize|pytest\.\w+(\.\w+)?|click\.\w+)"
 )
 """Of other distributions: what is documented to hand back a callable that takes the same arguments."""
