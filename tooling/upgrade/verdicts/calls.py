@@ -29,6 +29,10 @@ _MARKER = re.compile(
     r"^[A-Za-z_]*(unset|undefined|missing|sentinel|nothing|no_?default|not_?(given|set|passed))_*$", re.IGNORECASE
 )
 """Defaults that stand for an argument that is not passed: `_Unset`, `PydanticUndefined`, `NOT_GIVEN`."""
+_NOTHING = re.compile(
+    r"None|\{\}|\[\]|\(\)|(dict|list|tuple|set|frozenset)\(\)|([\w.]+\.)?_?EMPTY_(DICT|LIST|TUPLE|SET)"
+)
+"""Defaults that hold nothing."""
 
 
 def changed(case: JudgedUse) -> Iterator[UseProblem]:
@@ -49,6 +53,8 @@ def changed(case: JudgedUse) -> Iterator[UseProblem]:
             continue
         if any(_MARKER.search((each.default or "").rpartition(".")[2]) for each in (was, parameter)):
             continue  # None became a marker of "not passed", or was one
+        if _NOTHING.fullmatch(was.folded) and _NOTHING.fullmatch(parameter.folded):
+            continue  # `options or {}` is how one becomes the other
         before_call = effective_default(before[0], was.name, was.folded)
         now = effective_default(after[0], parameter.name, parameter.folded)
         if before_call == now or not reads(after[0], parameter.name, new, arguments):
