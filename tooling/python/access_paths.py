@@ -190,12 +190,19 @@ def _class_of(access_path: AccessPath) -> AccessPath:
     return Unknown()
 
 
+_DOCUMENTED = frozenset(
+    {"_asdict", "_field_defaults", "_fields", "_make", "_replace", "_missing_", "_value_", "_name_"}
+)
+"""Of named tuples and enumerations: the underscore keeps them apart from fields."""
+
+
 def touches_private(access_path: AccessPath) -> bool:
     """Whether a private part (`_x`, not `__x__`) is named here: in the dotted path, or as the last attribute."""
     match access_path:
         case Attribute(_, name) | Name(name):
             parts = name.split(".")
-            return any(part.startswith("_") and not (part.startswith("__") and part.endswith("__")) for part in parts)
+            hidden = [part for part in parts if part.startswith("_") and part not in _DOCUMENTED]
+            return any(not (part.startswith("__") and part.endswith("__")) for part in hidden)
         case Either(members):
             return any(touches_private(member) for member in members)
     return False

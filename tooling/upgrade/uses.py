@@ -126,6 +126,8 @@ class Action(StrEnum):
     """Looped over; `asynchronous` by `awaited`."""
     AWAIT = "await"
     ENTER = "enter"
+    OPERATE = "operate"
+    """Anything else that a special method does: `operation` names it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +145,12 @@ class Use:
     """Of a call: True if awaited on the spot, False if a bare statement or used as a value at once, None if it is
     passed on."""
     count: int | None = None
+    own: frozenset[str] = frozenset()
+    """Of SUBCLASS: what the class has of the repository's own, its other bases there included."""
+    operation: str = ""
+    """Of OPERATE: the special method that is asked first, `__len__` for `len(x)`."""
+    other: str = ""
+    """Of an operation of two values: "same" if both come about in one way, "open" if the other one may do it too."""
     evaluated: bool = True
     """False under TYPE_CHECKING, in string annotations, and in annotations under `from __future__ import annotations`:
     never run."""

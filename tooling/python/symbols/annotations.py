@@ -65,7 +65,7 @@ def item_of(kind: Container, key: str | int | None) -> Values:
         return OPEN if isinstance(key, int) else union(kind.items)
     if kind.name == "dict":
         return kind.items[1]
-    return kind.items[0] if kind.name == "list" else OPEN
+    return kind.items[0] if kind.name in ("list", "iterator") else OPEN  # an iterator is unpacked
 
 
 def container_method(values: Values, name: str) -> Values | None:

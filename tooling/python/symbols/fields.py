@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.operations import UNKNOWN, literal
 from tooling.python.source import dotted_name, parse_expression, text_of
 from tooling.python.symbols.definitions import INITVAR, Where, external
 from tooling.python.symbols.modules import candidates
@@ -46,6 +47,8 @@ _BY_DECORATOR = {
 _ATTRS = re.compile(r"attrs?\.(s|attrs|define|frozen|mutable|dataclass|attributes)$")
 _MADE = re.compile(r"\b(?:pydantic_)?dataclass\(")
 _CLASSVAR = re.compile(r"^[\"']?(?:typing\.|t\.)?ClassVar\b")
+_BY_NAME = re.compile(r"\b(?:populate_by_name|validate_by_name|allow_population_by_field_name)['\"]?\s*[=:]\s*True\b")
+_FROZEN = re.compile(r"\bfrozen['\"]?\s*[=:]\s*True\b|\bfrozen\(")
 _CALLS = ("field", "Field", "ib", "attrib", "PrivateAttr")
 
 
@@ -59,6 +62,8 @@ class FieldStyle:
     init: bool = True
     extra: str = ""
     total: bool = True
+    aliases_only: bool = False
+    """Of pydantic: whether a field with an alias is known by that alone."""
 
 
 @dataclass
@@ -107,6 +112,8 @@ class _FieldReader:
         shown = INITVAR.sub("", annotation).strip("[]\"'") if INITVAR.match(annotation) else annotation
         aliases = tuple(dict.fromkeys(filter(None, (text_of(words.get(key)) for key in ("alias", "validation_alias")))))
         public = name.lstrip("_") if self.style.name == "attrs" and not aliases else name
+        if aliases and (self.style.name == "attrs" or self.style.aliases_only):
+            public, aliases = aliases[0], aliases[1:]
         self.found[name] = Parameter(
             public,
             kind,
@@ -162,7 +169,8 @@ class Fields:
                     keywords = dict(scope.keywords) if scope is not None else {}
                     keyword_only = name in ("pydantic", "typeddict") or keywords.get("kw_only") == "True"
                     extra = self._extra(symbol) if name == "pydantic" else ""
-                    return FieldStyle(name, keyword_only, extra=extra, total=keywords.get("total") != "False")
+                    total, by_name = keywords.get("total") != "False", name == "pydantic" and self._is_by_name(symbol)
+                    return FieldStyle(name, keyword_only, extra=extra, total=total, aliases_only=not by_name)
             else:
                 inherited = self._inherited(ancestor)
                 if inherited is not None:
@@ -247,6 +255,13 @@ class Fields:
                 return dict(scope.keywords)["extra"].strip("\"'")
         return "ignore"
 
+    def _is_by_name(self, symbol: Symbol) -> bool:
+        """Whether pydantic takes fields with an alias by their names too; yes where the configuration is not known."""
+        lineage = self.members.lineage(symbol)
+        found = [each for ancestor in lineage.classes for each in self._configurations(ancestor)]
+        known = all(each.startswith(("ConfigDict(", "{", "pydantic.ConfigDict(")) or "=" in each for each in found)
+        return not known or any(_BY_NAME.search(each) for each in found)
+
     def _configurations(self, symbol: Symbol) -> Iterator[str]:
         scope = self.model.definitions.scope(symbol)
         located = self.model.definitions.locate(symbol)
@@ -256,8 +271,39 @@ class Fields:
             yield binding.source
         for binding in scope.bindings.get("Config", ()):
             if binding.kind == "class":
-                for inner in candidates(located.table.classes[binding.line].bindings.get("extra", ())):
-                    yield f"extra={inner.source}"
+                for name in ("extra", "frozen", "populate_by_name", "allow_population_by_field_name"):
+                    for inner in candidates(located.table.classes[binding.line].bindings.get(name, ())):
+                        yield f"{name}={inner.source}"
+
+    def has_members(self, symbol: Symbol) -> bool:
+        """Whether a class is an enumeration with members."""
+        values = self.member_values(symbol)
+        return values is None or bool(values)
+
+    def member_values(self, symbol: Symbol) -> list[object] | None:
+        """Values of the members of an enumeration, [] for other classes; None if they are not literal."""
+        style = self.style(symbol) if symbol.kind is SymbolKind.CLASS else None
+        scope = self.model.definitions.scope(symbol)
+        if style is None or style.name != "enum" or scope is None:
+            return []
+        names = [name for name, items in scope.bindings.items() if items[-1].kind == "value" and name[:1] != "_"]
+        found = [self.members.member(symbol, name) for name in names]
+        values = [literal(each.symbol.value) for each in found if isinstance(each, Found)]
+        return None if UNKNOWN in values or len(values) < len(names) else values
+
+    def is_frozen(self, symbol: Symbol) -> bool:
+        """Whether a class says itself that nothing of its instances can be set."""
+        located = self.model.definitions.locate(symbol)
+        scope = self.model.definitions.scope(symbol)
+        style = self.style(symbol)
+        if located is None or scope is None or style is None:
+            return False
+        sources = [f"frozen={value}" for word, value in scope.keywords if word == "frozen"]
+        if style.name == "pydantic":
+            sources += self._configurations(symbol)
+        elif self.own_style(symbol) is not None:
+            sources += [each if "(" in each else f"{each}()" for each in located.binding.decorators]
+        return any(_FROZEN.search(each) for each in sources)
 
     def names(self, symbol: Symbol) -> list[str] | None:
         """Names of the fields of a named tuple or typed dict; None for other classes."""

@@ -19,7 +19,7 @@ from tooling.python.symbols.annotations import (
     iterated,
     union,
 )
-from tooling.python.symbols.definitions import Where
+from tooling.python.symbols.definitions import Where, external
 from tooling.python.symbols.symbol import (
     Absent,
     Builtin,
@@ -93,6 +93,9 @@ class TypeInference:
         if isinstance(kind, Definite):
             if kind.symbol.kind in (SymbolKind.MODULE, SymbolKind.CLASS):
                 return self._member(kind.symbol, name, instance=False)
+            missing = self.model.member(kind.symbol, name) if kind.symbol.kind is SymbolKind.FUNCTION else None
+            if isinstance(missing, Absent):
+                return [missing]
             values, absent = self.attribute(self.force(kind), name)
             return absent if absent and not values.types and not values.open else values
         return OPEN
@@ -354,6 +357,18 @@ def _stands_for_another(kind: Type) -> TypeGuard[Definite]:
     return kind.symbol.kind is SymbolKind.VALUE or kind.symbol.binding in PROPERTIES
 
 
+_MADE = {
+    **dict.fromkeys(("iter", "map", "filter", "zip", "enumerate", "reversed"), container("iterator", [OPEN])),
+    **dict.fromkeys(("list", "sorted"), container("list", [OPEN])),
+    **{
+        name: Values((Builtin(name),))
+        for name in ("str", "int", "float", "bool", "set", "frozenset", "MappingProxyType")
+    },
+    "dict": container("dict", [OPEN, OPEN]),
+}
+"""What calls of Python's own names give."""
+
+
 class ExpressionInference:
     """Infers types of expressions of a tree, with the local names of the function they stand in.
 
@@ -451,6 +466,10 @@ class ExpressionInference:
                 return known
         if isinstance(node.func, ast.Call) and dotted_name(node.func.func) == "type" and len(node.func.args) == 1:
             return self._infer(body, node.func.args[0])
+        found = self.model.expression(body.where, name) if name else None
+        outside = external(found) if found is not None and (body.facts is None or name not in body.facts.local) else ""
+        if outside.rpartition(".")[2] in _MADE and outside.startswith(("builtins.", "types.")):
+            return _MADE[outside.rpartition(".")[2]]
         return self.steps.called(self._infer(body, node.func))
 
     def _on_await(self, body: Body, node: ast.Await) -> Values:

@@ -245,4 +245,4 @@ class Keywords:
             if method == "__init__" and self.fields.own_style(ancestor) is not None:
                 return ancestor
         complete = self.members.lineage(instance).complete
-        return Keyword.REFUSED if method == "__init__" and complete else Keyword.OPEN
+        return Keyword.REFUSED if method in ("__init__", "__init_subclass__") and complete else Keyword.OPEN

@@ -139,7 +139,7 @@ class Members:
     def _member(self, symbol: Symbol, name: str) -> Resolution:
         lineage = self.lineage(symbol)
         for ancestor in lineage.ancestors:
-            found = self._own(ancestor, name)
+            found = self.own(ancestor, name)
             if found is not None:
                 return found
         found = self._by_metaclass(lineage, name)
@@ -157,7 +157,7 @@ class Members:
         """Whether nothing but names from outside keeps a lineage from being known."""
         for ancestor in lineage.classes:
             scope = self.definitions.scope(ancestor)
-            if scope is None or self._dynamic(ancestor):
+            if scope is None or self.dynamic(ancestor):
                 return False
             around = self.around(ancestor)
             if any(self._base(around, source) is None for source in scope.bases):
@@ -168,7 +168,7 @@ class Members:
         """Whether only `__getattr__` may give a name, raises for some, asks nothing else for it, and its file does not
         hold this one as a string, not even without an ending that it cuts off: `pad_token_id` for "pad_token" and
         "_id"."""
-        hooked = [each for each in lineage.classes if self._dynamic(each)]
+        hooked = [each for each in lineage.classes if self.dynamic(each)]
         known = (python_class(each) for each in lineage.ancestors if isinstance(each, str))
         is_mapping = any(each is not None and issubclass(each, Mapping) for each in known)
         for ancestor in hooked:
@@ -187,7 +187,8 @@ class Members:
                 return False
         return bool(hooked)
 
-    def _own(self, ancestor: Ancestor, name: str) -> Resolution | None:
+    def own(self, ancestor: Ancestor, name: str) -> Resolution | None:
+        """Find an attribute in one class, without its bases; None if it says nothing of it."""
         if isinstance(ancestor, str):
             known = python_class(ancestor)
             if known is not None and has_member(known, name) and not hasattr(object, name):
@@ -256,8 +257,7 @@ class Members:
     def _by_metaclass(self, lineage: ClassLineage, name: str) -> Resolution | None:
         """Look in the metaclass: a class has its attributes too."""
         for ancestor in lineage.classes:
-            scope = self.definitions.scope(ancestor)
-            for metaclass in self._metaclass(ancestor, scope) if scope is not None else ():
+            for metaclass in self.metaclasses(ancestor):
                 if isinstance(metaclass, Found) and metaclass.symbol.kind is SymbolKind.CLASS:
                     found = self.member(metaclass.symbol, name)
                     if isinstance(found, Found) and found.symbol.file:
@@ -268,7 +268,7 @@ class Members:
         if not lineage.complete:
             return f"{lineage.classes[0].dotted} has a base that is not part of this distribution"
         for ancestor in lineage.classes:
-            why = self._dynamic(ancestor)
+            why = self.dynamic(ancestor)
             if why:
                 return why
         return ""
@@ -289,14 +289,15 @@ class Members:
                     return f"{ancestor.dotted} is changed by @{source.partition('(')[0]}"
         return ""
 
-    def _dynamic(self, symbol: Symbol) -> str:
+    def dynamic(self, symbol: Symbol, *, hooks: bool = True) -> str:
+        """Why a class may have what stands nowhere; "" if it has not. hooks: a `__getattr__` counts."""
         located = self.definitions.locate(symbol)
         scope = self.definitions.scope(symbol)
         if located is None or scope is None:
             return "unknown class"
         if located.table.path.endswith(".pyi"):
             return f"{symbol.dotted} is compiled, and its stub may lack something"
-        if any(hook in scope.bindings for hook in _HOOKS):
+        if hooks and any(hook in scope.bindings for hook in _HOOKS):
             return f"{symbol.dotted} has a {next(hook for hook in _HOOKS if hook in scope.bindings)}"
         why = self.store.instance(located.table, located.binding).dynamic
         if why:
@@ -304,7 +305,7 @@ class Members:
         simple = symbol.name
         if any(target == simple and attribute == "*" for target, attribute, _, _ in located.table.patches):
             return f"{symbol.dotted} gets attributes with computed names"
-        if scope.stars or any(self._strange(where_source) for where_source in self._metaclass(symbol, scope)):
+        if scope.stars or any(self._strange(where_source) for where_source in self.metaclasses(symbol)):
             return f"{symbol.dotted} has a metaclass with __getattr__"
         where = self.around(symbol)
         for source in located.binding.decorators:
@@ -312,8 +313,9 @@ class Members:
                 return f"{symbol.dotted} is changed by @{source.partition('(')[0]}"
         return ""
 
-    def _metaclass(self, symbol: Symbol, scope: BodyTable) -> Iterator[Resolution]:
-        for word, source in scope.keywords:
+    def metaclasses(self, symbol: Symbol) -> Iterator[Resolution]:
+        """Metaclasses that a class names itself: one at most."""
+        for word, source in (self.definitions.scope(symbol) or _EMPTY).keywords:
             if word == "metaclass":
                 yield self.model.expression(self.around(symbol), source)
 
@@ -330,8 +332,7 @@ class Members:
     def constructor_hook(self, symbol: Symbol) -> bool:
         """Whether a metaclass decides what calling the class means."""
         for ancestor in self.lineage(symbol).classes:
-            scope = self.definitions.scope(ancestor)
-            for metaclass in self._metaclass(ancestor, scope) if scope is not None else ():
+            for metaclass in self.metaclasses(ancestor):
                 known = external(metaclass)
                 if known:
                     if python_class(known) is None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from tooling.python.functions import read_parameters, renamed_parameter
 from tooling.python.source import Lines, parse_expression
-from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, is_exception
-from tooling.python.symbols.definitions import Where
+from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, is_exception, python_class
+from tooling.python.symbols.definitions import Where, external
 from tooling.python.symbols.symbol import Found, Open, Parameter, Signature, Symbol, SymbolKind
 
 if TYPE_CHECKING:
@@ -90,6 +90,32 @@ class Signatures:
         if located is not None and symbol.kind is SymbolKind.VALUE:
             return self._of_value(located)
         return Open(f"{symbol.dotted} is not a function or class that is known")
+
+    def of_statement(self, symbol: Symbol) -> tuple[Symbol, Signature] | Open:
+        """Find what a class statement with this base calls, and how: the metaclass, or `__init_subclass__`."""
+        lineage = self.members.lineage(symbol)
+        known = [python_class(each) for each in lineage.outside if each not in WITHOUT_CONSTRUCTOR]
+        plain = all(each is not None and type(each) is type and not _is_told(each) for each in known)
+        metaclasses = [each for ancestor in lineage.classes for each in self.members.metaclasses(ancestor)]
+        if not lineage.complete or not plain:
+            return Open(f"a base of {symbol.dotted} may take keywords")
+        for metaclass in metaclasses:
+            if external(metaclass) == "abc.ABCMeta":
+                continue
+            if not isinstance(metaclass, Found) or metaclass.symbol.kind is not SymbolKind.CLASS:
+                return Open(f"the metaclass of {symbol.dotted} is not known")
+            for name in ("__new__", "__init__"):
+                made = self.members.member(metaclass.symbol, name)
+                if isinstance(made, Found) and made.symbol.file:
+                    found = self.signature(made.symbol)
+                    if isinstance(found, Open) or any("star" in each.kind for each in found.parameters[:3]):
+                        return Open(f"what {made.symbol.dotted} takes is not known")
+                    return made.symbol, replace(found, parameters=found.parameters[3:])
+        hook = self.members.member(symbol, "__init_subclass__")
+        if not isinstance(hook, Found) or not hook.symbol.file:
+            return symbol, Signature(())
+        found = self.signature(hook.symbol)
+        return found if isinstance(found, Open) else (hook.symbol, found)
 
     # Functions
 
@@ -197,6 +223,11 @@ class Signatures:
         if self.fields.own_style(symbol) is not None and not lineage.complete:
             exact = False
         return replace(found, exact=exact)
+
+
+def _is_told(known: type) -> bool:
+    """Whether a class of Python looks at the classes that derive from it."""
+    return any("__init_subclass__" in vars(kind) for kind in known.__mro__[:-1])
 
 
 def _shape(facts: FunctionTable) -> list[tuple[str, str, bool]]:

@@ -5,6 +5,7 @@ property, not what it returns)."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import (
@@ -45,7 +46,7 @@ _HOLDERS = (SymbolKind.CLASS, SymbolKind.MODULE)
 """Definitions whose attributes are looked up in themselves."""
 _PYTHON_TYPES: dict[str, type] = {
     kind.__name__: kind for kind in (str, int, float, bool, bytes, list, dict, tuple, set, frozenset)
-}
+} | {"MappingProxyType": MappingProxyType}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,9 @@ def _member_of(tree: SymbolTree[Any], base: AccessPath, name: str) -> Lookup:
         return Lookup(open=outcome.why or "not known")
     types = [each for each in outcome.types if each != Builtin("NoneType")]
     if not types:
-        return Lookup(open="nothing is known of the value")
+        missing = (Absent("None", name),) if outcome.types and not outcome.open else ()
+        stub = "a body that gives nothing may wait to be overridden" if outcome.inferred else ""
+        return Lookup(absent=missing, open=stub if missing else "nothing is known of the value")
     if any(isinstance(each, Definite) and each.symbol.kind not in _HOLDERS for each in types):
         return _behind(tree, Attribute(base, name))
     lookup = _joined(_of_type(tree, each, name) for each in types)
@@ -139,6 +142,11 @@ def _behind(tree: SymbolTree[Any], access_path: Attribute) -> Lookup:
         if outcome.step != access_path:
             return Lookup(cascade=True)
         return Lookup(absent=(outcome.absent,), open="some values have it" if outcome.partly else "")
+    held = tree.value(access_path.base) if isinstance(outcome, Open) else None
+    if held is not None and held.types and not any(isinstance(each, Definite) for each in held.types):
+        lookup = _joined(_of_type(tree, each, access_path.name) for each in held.types)
+        why = lookup.open or ("other values are possible" if held.open else "")
+        return replace(lookup, open=why, inferred=lookup.inferred or held.inferred)
     return _valued(tree, access_path)
 
 
@@ -153,8 +161,10 @@ def _of_type(tree: SymbolTree[Any], value: Type, name: str) -> Lookup:
             return Lookup(open=f"an attribute of {symbol.dotted}, which is not a class")
         case Builtin(kind) | Container(name=kind):
             python = _PYTHON_TYPES.get(kind)
-            if python is None or hasattr(python, name):
+            if python is None:
                 return Lookup(open=f"an attribute of {kind}")
+            if hasattr(python, name):
+                return Lookup(found=(Resolved(tree.definitions.outside(f"builtins.{kind}.{name}"), receiver=kind),))
             return Lookup(absent=(Absent(container=kind, name=name),))
 
 
@@ -256,6 +266,20 @@ def reach(tree: SymbolTree[Any], target: AccessPath) -> Reach:
         valued = _by_value(tree, target)
         callables.extend(each for each in valued.callables if each not in callables)
         unknown = unknown or valued.open
+    return Reach(tuple(callables), unknown, lookup.inferred)
+
+
+def reach_statement(tree: SymbolTree[Any], base: AccessPath) -> Reach:
+    """Find what a class statement with a base reaches, which is called with the statement's keywords."""
+    lookup = locate(tree, base)
+    callables: list[Callable_] = []
+    unknown = lookup.open
+    for met in lookup.found:
+        found = tree.signatures.of_statement(met.symbol) if met.symbol.kind is SymbolKind.CLASS else None
+        if isinstance(found, tuple):
+            callables.append(Callable_(met, *found, tree))
+        else:
+            unknown = unknown or "what its class statement calls is not known"
     return Reach(tuple(callables), unknown, lookup.inferred)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from types import FunctionType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tooling.python.source import alone, definition
@@ -17,9 +18,10 @@ from tooling.python.symbols.inference import TypeInference
 from tooling.python.symbols.keywords import Keywords
 from tooling.python.symbols.members import Members
 from tooling.python.symbols.modules import ModuleFollower
+from tooling.python.symbols.operators import Operators
 from tooling.python.symbols.signatures import Signatures
 from tooling.python.symbols.store import TreeStore
-from tooling.python.symbols.symbol import Definite, Found, Open, SymbolKind, Values
+from tooling.python.symbols.symbol import Absent, Definite, Found, Open, SymbolKind, Values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
     from tooling.python.access_paths import AccessPath
     from tooling.python.source import DefinitionNode, SourceTree
-    from tooling.python.symbols.symbol import Keyword, Outcome, Resolution, Signature, Symbol
+    from tooling.python.symbols.symbol import Keyword, Outcome, Resolution, Signature, Symbol, Type
     from tooling.python.symbols.text_search import NameTable
     from tooling.python.tables import BodyTable, ModuleTable
 
@@ -59,6 +61,7 @@ class SymbolTree(Generic[Source]):
         self.signatures = Signatures(self, self.members, self.fields, self.decorators, self.values)
         self.keywords = Keywords(self, self.members, self.fields, self.decorators, self.values)
         self.inference = TypeInference(self, self.members, self.fields)
+        self.operators = Operators(self.members, self.fields)
         self.follower = PathFollower(self, self.inference)
         self._depth = 0
         self._trees: dict[Symbol, DefinitionNode | None] = {}
@@ -96,6 +99,10 @@ class SymbolTree(Generic[Source]):
             if absent and not values.types and not values.open:
                 return absent[0]
             return Open(f"attributes of {symbol.dotted} are not known")
+        if symbol.kind is SymbolKind.FUNCTION and symbol.file and not symbol.owner and not hasattr(FunctionType, name):
+            located = self.definitions.locate(symbol)
+            if located is not None and not located.binding.decorators and not located.table.patches:
+                return Absent(symbol.dotted, name, symbol.file, symbol.line)
         return Open(f"attributes of {symbol.dotted} are not known")
 
     def bases(self, symbol: Symbol) -> tuple[Sequence[Symbol], bool]:
@@ -148,6 +155,20 @@ class SymbolTree(Generic[Source]):
     def follow(self, access_path: AccessPath) -> Outcome:
         """Return the value of an expression of a client, on this tree."""
         return self.follower.follow(access_path)
+
+    def value(self, access_path: AccessPath) -> Values | None:
+        """Return what an expression of a client is worth, names replaced by the values behind them; None if it is not
+        known."""
+        outcome = self.follow(access_path)
+        return self.inference.settled(outcome) if isinstance(outcome, Values) else None
+
+    def goes(self, value: Type, names: Sequence[str]) -> bool | None:
+        """Whether Python finds one of some special methods for a value; None if it is not known."""
+        return self.operators.goes(value, names)
+
+    def setting_refused(self, symbol: Symbol, name: str, verb: str, *, derived: bool = False) -> str | None:
+        """Why an attribute of an instance cannot be set or deleted; see `Operators.refusal`."""
+        return self.operators.refusal(symbol, name, verb, derived=derived)
 
     def unpacked(self, access_path: AccessPath) -> int | None:
         """How many values it unpacks into, where that is sure."""

@@ -144,7 +144,10 @@ def collect(subject: ChecklistPackage, files: Iterable[FileUses], upstream: Upst
     uses_of: dict[str, list[Use]] = defaultdict(list)
     symbols: dict[str, Symbol] = {}
     for file in files:
-        uses = [use for use in file.uses if use.package in subject.imports]
+        own = (use for use in file.uses if use.package in subject.imports)
+        uses = [
+            use for use in own if use.action is not Action.OPERATE
+        ]  # it names nothing that its value's use does not
         if not uses:
             continue
         for use in uses:

@@ -202,16 +202,16 @@ def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair:
         if use.action is Action.IMPORT and isinstance(use.target, Name) and pair.owns(use.target.dotted)
     }
     by_place = {(finding.path, finding.line, finding.column): finding for finding in findings if is_absence(finding)}
-    names = {
-        (use.place.path, use.place.line, use.place.column): imported_name(use)
+    names = {  # several uses begin at one place: `Engine().run()` calls two things
+        (use.place.path, use.place.line, use.place.column, imported_name(use))
         for file in index.files
         for use in file.uses
         if use.action is not Action.IMPORT
     }
     kept: list[AuditFinding] = []
     for finding in findings:
-        name = names.get((finding.path, finding.line, finding.column), "")
-        place = imports.get((finding.path, name)) if name and is_absence(finding) else None
+        is_named = (finding.path, finding.line, finding.column, finding.symbol) in names
+        place = imports.get((finding.path, finding.symbol)) if is_named and is_absence(finding) else None
         if place is None or (finding.line, finding.column) == (place.line, place.column):
             kept.append(finding)
             continue

@@ -84,10 +84,13 @@ class CallChange:
 
 
 def arguments_of(case: JudgedUse) -> PassedArguments | None:
-    """What is passed; a decorator is called with what it decorates."""
+    """What is passed; a decorator is called with what it decorates, a base class with the keywords of the statement."""
     use = case.use
     if use.action is Action.DECORATE and use.arguments is None:
         return PassedArguments(given=(Argument(place=use.place, name=None, position=0),))
+    if use.action is Action.SUBCLASS:
+        given = use.arguments.given if use.arguments is not None else ()
+        return None if any(each.name == "metaclass" for each in given) else use.arguments
     return use.arguments if use.action in (Action.CALL, Action.DECORATE) else None
 
 

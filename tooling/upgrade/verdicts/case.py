@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Name, spelled, translated
 from tooling.python.symbols.symbol import Absent, Found
-from tooling.python.symbols.targets import Lookup, locate, reach
+from tooling.python.symbols.targets import Lookup, locate, reach, reach_statement
 from tooling.upgrade.findings import AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.comparison import UseProblem, evidence
@@ -84,12 +84,12 @@ class JudgedUse:
     @cached_property
     def called_before(self) -> Reach:
         """What a call reaches on the old side."""
-        return reach(self.old, self.use.target)
+        return (reach_statement if self.use.action is Action.SUBCLASS else reach)(self.old, self.use.target)
 
     @cached_property
     def called_after(self) -> Reach:
         """What a call reaches on the new side."""
-        return reach(self.new, self.target_after)
+        return (reach_statement if self.use.action is Action.SUBCLASS else reach)(self.new, self.target_after)
 
     @cached_property
     def symbol(self) -> str:
@@ -166,7 +166,7 @@ def sure(severity: AuditSeverity, *, all_members: bool) -> AuditSeverity:
     return AuditSeverity.WARNING
 
 
-_OF_VALUES = frozenset({Action.UNPACK, Action.SUBSCRIPT, Action.ITERATE, Action.AWAIT, Action.ENTER})
+_OF_VALUES = frozenset({Action.UNPACK, Action.SUBSCRIPT, Action.ITERATE, Action.AWAIT, Action.ENTER, Action.OPERATE})
 
 
 @dataclass(frozen=True, slots=True)

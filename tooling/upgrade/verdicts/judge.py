@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, InstanceOf, Name, spelled
+from tooling.python.access_paths import Attribute, InstanceOf, Name, SuperOf, spelled
 from tooling.python.conditions import describe
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from tooling.upgrade.verdicts.comparison import JudgeContext
 
 _FAMILIES = (
+    presence.lost_modules,
     presence.lost_members,
+    presence.lost_values,
     presence.star_losses,
     presence.refusals,
     presence.unloaded,
@@ -62,9 +64,11 @@ def judge(case: JudgedUse) -> list[AuditFinding]:
 def problems(case: JudgedUse) -> Iterator[UseProblem]:
     """What differs for a use between the two sides, whatever guards and fallbacks make of it."""
     if case.use.action in (Action.ASSIGN, Action.DELETE):
-        yield from presence.lost_patches(case)
+        inherited = isinstance(case.use.target, Attribute) and isinstance(case.use.target.base, SuperOf)
+        gone = [] if inherited else list(presence.lost_patches(case))  # who sets it on `self` reads it as well
+        yield from gone
         yield from presence.misfitting_patches(case)
-        yield from kinds.read_only(case)
+        yield from kinds.read_only(case) if not gone else ()
         yield from deprecations.touched_privately(case)
         return
     gone = list(presence.absences(case))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, Called, Name
+from tooling.python.access_paths import Attribute, Called, ClientClass, Name, SuperOf
 from tooling.python.operations import UNKNOWN, literal
 from tooling.python.symbols.symbol import Container, Found, Instance, Open, SymbolKind, Values
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
-from tooling.upgrade.verdicts.comparison import UseProblem, definition, mentions
+from tooling.upgrade.verdicts.comparison import UseProblem, definition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,16 +33,40 @@ def kind_changes(case: JudgedUse) -> Iterator[UseProblem]:
 
 
 def read_only(case: JudgedUse) -> Iterator[UseProblem]:
-    """An attribute is assigned that is a property without a setter now."""
+    """An attribute is set or deleted that was free to be, and is not any more: a property, a frozen class, slots."""
     target = case.use.target
-    if case.use.action is not Action.ASSIGN or not isinstance(target, Attribute) or not case.before.found:
+    if not isinstance(target, Attribute):
         return
-    setter = rf"@{target.name}\.setter|\b{target.name}\s*=\s*property\("
-    for before, after in case.pairs():
-        now_property = after.symbol.binding == "property" and not _is_property(before.symbol)
-        if now_property and not mentions(case.new, after.symbol.file, setter):
-            message = f"{case.symbol} is a property without a setter now: it cannot be assigned"
-            yield _problem(case, FindingKind.KIND_CHANGED, before, after, message, "AttributeError")
+    verb = "setter" if case.use.action is Action.ASSIGN else "deleter"
+    derived = isinstance(target.base, SuperOf) or isinstance(getattr(target.base, "base", None), ClientClass)
+    place = case.target_after
+    assert isinstance(place, Attribute), "translated from an attribute"
+
+    before, after = case.old.value(target.base), case.new.value(place.base)
+    if before is None or after is None or not after.types:
+        return
+
+    def refused(upstream: Upstream, values: Values) -> list[str | None]:
+        return [
+            upstream.setting_refused(each.symbol, target.name, verb, derived=derived)
+            if isinstance(each, Instance)
+            else None
+            for each in values.types
+        ]
+
+    reasons = refused(case.new, after)
+    if not any(reasons) or any(each != "" for each in refused(case.old, before)):
+        return
+    done = "assigned" if verb == "setter" else "deleted"
+    yield case.problem(
+        FindingKind.KIND_CHANGED,
+        AuditSeverity.BREAKING,
+        f"{case.symbol} cannot be {done} any more: {next(filter(None, reasons))}",
+        before=case.before.found[0].symbol if case.before.found else None,
+        after=case.after.found[0].symbol if case.after.found else None,
+        whole=all(reasons) and not after.open and not before.open,
+        raises="AttributeError",
+    )
 
 
 def async_changes(case: JudgedUse) -> Iterator[UseProblem]:
@@ -67,9 +91,8 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
     action = case.use.action
     name = case.symbol
     if action in _NEEDS_CLASS:
-        if old.kind is SymbolKind.CLASS and new.kind is SymbolKind.FUNCTION:
-            return f"{name} is a function now; only a class can stand here", "TypeError", None
-        return None
+        why = classless(case, old, new)
+        return (why, "TypeError", None) if why else None
     if (
         action is Action.READ
         and _is_property(old)
@@ -99,6 +122,28 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
     return None
 
 
+def classless(case: JudgedUse, old: Symbol, new: Symbol) -> str:
+    """Why it cannot stand where a class must; "" if it can."""
+    name, action = case.symbol, case.use.action
+    if old.kind is not SymbolKind.CLASS:
+        return ""
+    if new.kind is SymbolKind.FUNCTION:
+        return f"{name} is a function now; only a class can stand here"
+    if new.kind is SymbolKind.VALUE:
+        held = case.new.value(case.target_after)
+        made = held is not None and held.types and all(isinstance(each, Instance) for each in held.types)
+        return f"{name} is an instance now; only a class can stand here" if made and held and not held.open else ""
+    if new.kind is not SymbolKind.CLASS:
+        return ""
+    if action is Action.SUBCLASS:
+        has = case.new.fields.has_members(new) and not case.old.fields.has_members(old)
+        return f"{name} is an enumeration with members now, which nothing can derive from" if has else ""
+    unasked = action is Action.ISINSTANCE and case.new.operators.unmade(new) == "it is a protocol"
+    if unasked and not case.old.operators.unmade(old) and "runtime_checkable" not in definition(case.new, new):
+        return f"{name} is a protocol now, which instances cannot be checked against"
+    return ""
+
+
 def _of_an_instance(new: Symbol) -> Replacement:
     owner = new.owner.rpartition(".")[2]
     return Replacement(f"{owner}(...).{new.name}", "only instances have it", certain=False)
@@ -122,6 +167,11 @@ def _uncallable(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str, Re
     if old.kind not in (SymbolKind.FUNCTION, SymbolKind.CLASS) or _is_property(old):
         return None
     name = case.symbol
+    if old.kind is new.kind is SymbolKind.CLASS and not isinstance(case.use.target, ClientClass):
+        why = case.new.operators.unmade(new)
+        return (
+            (f"{name} cannot be made: {why}", "TypeError", None) if why and not case.old.operators.unmade(old) else None
+        )
     if _is_property(new) and not _gives_callable(case):
         bare = case.use.arguments is not None and not case.use.arguments.given
         read = Replacement(new.name, "the method became a property", certain=True) if bare else None

@@ -65,7 +65,7 @@ def new_abstract_methods(case: JudgedUse) -> Iterator[UseProblem]:
     if case.use.action is not Action.SUBCLASS or not case.before.found or len(case.after.found) != 1:
         return
     before, after = case.before.found[0].symbol, case.after.found[0].symbol
-    own = case.context.methods(case.use)
+    own = {*case.context.methods(case.use), *case.use.own}
     demanded = _abstract(case.new, after)
     already = _abstract(case.old, before)
     if any(name not in own for name in already):

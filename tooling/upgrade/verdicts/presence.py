@@ -20,6 +20,7 @@ from tooling.python.access_paths import (
     SuperOf,
     Unknown,
 )
+from tooling.python.operations import literal
 from tooling.python.symbols.calls import misfit
 from tooling.python.symbols.symbol import Definite, Found, Open, SymbolKind, Values
 from tooling.python.symbols.targets import locate
@@ -77,7 +78,9 @@ def misfitting_patches(case: JudgedUse) -> Iterator[UseProblem]:
     yield case.problem(kind, severity, message, before=before, after=after, replacement=head)
 
 
-SILENT = frozenset({Action.PROBE, Action.OVERRIDE, Action.UNPACK, Action.SUBSCRIPT, Action.ITERATE, Action.AWAIT})
+SILENT = frozenset({Action.PROBE, Action.OVERRIDE, Action.UNPACK, Action.SUBSCRIPT, Action.ITERATE, Action.AWAIT}) | {
+    Action.OPERATE
+}
 """Uses that never fail by a missing name, or that other families speak of."""
 _REFUSING = frozenset({Action.CALL, Action.DECORATE, Action.SUBCLASS})
 
@@ -137,6 +140,28 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
     )
 
 
+def lost_modules(case: JudgedUse) -> Iterator[UseProblem]:
+    """What a module was imported for, or from, is a class or function of its package now."""
+    use = case.use
+    if use.action not in (Action.IMPORT, Action.STAR_IMPORT) or not isinstance(use.target, Name):
+        return
+    named = use.action is Action.STAR_IMPORT or use.symbol_text.partition(" ")[0] == use.target.dotted
+    module = use.target.dotted if named else use.target.dotted.rpartition(".")[0]
+    found = case.new.resolve(module)
+    if not case.old.store.exists(module) or case.new.store.exists(module) or not isinstance(found, Found):
+        return
+    if found.symbol.kind in (SymbolKind.CLASS, SymbolKind.FUNCTION):
+        yield case.problem(
+            FindingKind.REMOVED,
+            AuditSeverity.BREAKING,
+            f"{module} is a {found.symbol.kind} now, and no module that can be imported",
+            before=_module(case.old, module),
+            after=found.symbol,
+            symbol=module,
+            raises="ModuleNotFoundError",
+        )
+
+
 _KEY = re.compile(r"\[\s*[\"'](\w+)[\"']\s*\]$")
 
 
@@ -156,6 +181,27 @@ def lost_members(case: JudgedUse) -> Iterator[UseProblem]:
     for problem in absences(replace(case, use=named)):
         at_key = replace(problem.place, column=problem.place.column + key.start() + 1)  # the class itself is there
         yield replace(problem, raises="KeyError", place=at_key)
+
+
+def lost_values(case: JudgedUse) -> Iterator[UseProblem]:
+    """A member of an enumeration that is looked up by its value: `Mode("fast")`."""
+    if case.use.action is not Action.CALL:
+        return
+    given = case.use.arguments.given if case.use.arguments is not None else ()
+    text = given[0].literal if len(given) == 1 and given[0].name in (None, "value") else None
+    if text is None or len(case.before.found) != 1 or len(case.after.found) != 1:
+        return
+    before, after = case.before.found[0].symbol, case.after.found[0].symbol
+    old, new = case.old.fields.member_values(before), case.new.fields.member_values(after)
+    value = literal(text)
+    if old is None or new is None or value not in old or value in new:
+        return
+    finder = case.new.member(after, "_missing_")
+    if not isinstance(finder, Found) or not finder.symbol.file:
+        message = f"no member of {case.symbol} has the value {text} any more"
+        yield case.problem(
+            FindingKind.REMOVED, AuditSeverity.BREAKING, message, before=before, after=after, raises="ValueError"
+        )
 
 
 def _may_be_of_an_own_class(case: JudgedUse) -> bool:
@@ -268,8 +314,8 @@ def refusals(case: JudgedUse) -> Iterator[UseProblem]:
     if case.use.action not in _REFUSING or not case.before.found:
         return
     for before, after in case.pairs():
-        message = _refusal(case.new, after)
-        if not message or _refusal(case.old, before):
+        message = _refusal(case, case.new, after)
+        if not message or _refusal(case, case.old, before):
             continue
         instead = advised(case.new, after.symbol, case.symbol, advice.advised(message))
         yield case.problem(
@@ -313,6 +359,8 @@ def _is_returned(access_path: AccessPath, upstream: Upstream) -> bool:
             return _is_returned(base, upstream)
         case Called(base):
             found = locate(upstream, base).found
+            if isinstance(base, Attribute) and found and not any(met.symbol.file for met in found):
+                return _is_returned(base.base, upstream)  # a method of Python: `f().values()`
             return bool(found) and all(met.symbol.kind is not SymbolKind.CLASS for met in found)
         case Attribute():
             outcome = upstream.follow(access_path)
@@ -327,10 +375,10 @@ def _last(dotted: str) -> str:
     return dotted.rpartition(".")[2]
 
 
-def _refusal(upstream: Upstream, met: Resolved) -> str:
+def _refusal(case: JudgedUse, upstream: Upstream, met: Resolved) -> str:
     if met.symbol.refuses or met.symbol.kind is not SymbolKind.CLASS:
         return met.symbol.refuses
-    for name in ("__init__", "__new__"):
+    for name in ("__init__", "__new__", *(["__init_subclass__"] if case.use.action is Action.SUBCLASS else [])):
         method = upstream.member(met.symbol, name)
         if isinstance(method, Found) and method.symbol.refuses:
             return method.symbol.refuses

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, Awaited, Called, ItemOf, Iterated, spelled
-from tooling.python.standard_library import python_class
-from tooling.python.symbols.symbol import (
-    Absent,
-    Builtin,
-    Container,
-    Definite,
-    Found,
-    Instance,
-    Open,
-    SymbolKind,
-    Values,
+from tooling.python.access_paths import (
+    Attribute,
+    Awaited,
+    Called,
+    ClientClass,
+    InstanceOf,
+    ItemOf,
+    Iterated,
+    Name,
+    spelled,
 )
+from tooling.python.symbols.operators import alternatives
+from tooling.python.symbols.symbol import Builtin, Container, Definite, Instance, Open, SymbolKind
 from tooling.python.symbols.targets import locate
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
 from tooling.upgrade.uses import Action
@@ -31,40 +31,32 @@ if TYPE_CHECKING:
     from tooling.upgrade.verdicts.case import JudgedUse
 
 
-_SPECIAL = {
-    (Action.SUBSCRIPT, False): ("__getitem__", "__class_getitem__"),
-    (Action.ITERATE, False): ("__iter__", "__getitem__"),
-    (Action.ITERATE, True): ("__aiter__",),
-    (Action.AWAIT, False): ("__await__",),
-    (Action.ENTER, False): ("__enter__",),
-    (Action.ENTER, True): ("__aenter__",),
+_OPERATIONS = {
+    (Action.SUBSCRIPT, False): "__getitem__",
+    (Action.ITERATE, False): "__iter__",
+    (Action.UNPACK, False): "__iter__",
+    (Action.ITERATE, True): "__aiter__",
+    (Action.AWAIT, False): "__await__",
+    (Action.ENTER, False): "__enter__",
+    (Action.ENTER, True): "__aenter__",
+    (Action.CALL, False): "__call__",
 }
-_GOES_WITH = {
-    (Action.SUBSCRIPT, False): {"list", "dict", "tuple", "str", "bytes"},
-    (Action.ITERATE, False): {"list", "dict", "tuple", "iterator", "str", "bytes", "set", "frozenset"},
-    (Action.ITERATE, True): {"async-iterator"},
-    (Action.AWAIT, False): {"awaitable"},
-    (Action.ENTER, False): {"context"},
-    (Action.ENTER, True): {"async-context"},
-}
-_KNOWN = {"list", "dict", "tuple", "iterator", "async-iterator", "awaitable", "context", "async-context"} | {
-    "str",
-    "bytes",
-    "int",
-    "float",
-    "bool",
-    "NoneType",
-    "set",
-    "frozenset",
-}
-_TUPLES = frozenset({(Action.SUBSCRIPT, False), (Action.ITERATE, False)})
-"""What anything that can be unpacked can do: a NamedTuple has its methods from Python."""
+"""The special method that each use stands on."""
+_COUNTERPARTS = {"__aiter__": "__iter__", "__iter__": "__aiter__", "__aenter__": "__enter__", "__enter__": "__aenter__"}
 _VERBS = {
-    Action.UNPACK: "unpacked",
-    Action.SUBSCRIPT: "subscripted",
-    Action.ITERATE: "looped over",
-    Action.AWAIT: "awaited",
-    Action.ENTER: "entered with `with`",
+    "__aenter__": "entered with `async with`",
+    "__aiter__": "looped over asynchronously",
+    "__await__": "awaited",
+    "__call__": "called",
+    "__contains__": "asked with `in`",
+    "__delitem__": "deleted from by key",
+    "__enter__": "entered with `with`",
+    "__getitem__": "subscripted",
+    "__iter__": "looped over",
+    "__len__": "asked for its length",
+    "__next__": "asked for its next element",
+    "__setitem__": "assigned to by key",
+    "keys": "unpacked with `**`",
 }
 
 
@@ -82,77 +74,53 @@ def contradictions(case: JudgedUse) -> Iterator[UseProblem]:
         names = ", ".join(f"value_{number}" for number in range(1, new + 1))
         answer = Replacement(names, "as many names as there are values; which is new is to be looked up", certain=False)
         yield _problem(case, FindingKind.RETURN_CHANGED, message, "ValueError", answer=answer)
-    elif case.use.action in _VERBS:
+    else:
         yield from _protocol(case)
-    elif case.use.action in (Action.CALL, Action.READ) and isinstance(case.use.target, Attribute):
-        yield from _lost_method(case, case.use.target.base, case.use.target.name)
-
-
-def _lost_method(case: JudgedUse, holder: AccessPath, name: str) -> Iterator[UseProblem]:
-    """A method of Python's own containers and texts is called on what is something else now: `f().items()`."""
-    before = case.old.follow(holder)
-    if not isinstance(before, Values) or not before.types or any(not _is_pythons(each, name) for each in before.types):
-        return
-    after = case.new.follow(case.target_after.base if isinstance(case.target_after, Attribute) else holder)
-    answers = [_has(case.new, each, name) for each in after.types] if isinstance(after, Values) else []
-    if not isinstance(after, Values) or False not in answers:
-        return
-    whole = all(answer is False for answer in answers) and not after.open and not before.open
-    kinds = " or ".join(sorted({_describe(each) for each in after.types}))
-    yield _problem(
-        case,
-        FindingKind.RETURN_CHANGED,
-        f"{_name(case)} gives {kinds} now, which has no {name}",
-        "AttributeError",
-        whole=whole,
-        inferred=before.inferred or after.inferred,
-        answer=_parts(case.new, after.types),
-    )
-
-
-def _is_pythons(value: Type, name: str) -> bool:
-    """Whether it is one of Python's own classes, and has a member of this name."""
-    kind = python_class(f"builtins.{value.name}") if isinstance(value, Container | Builtin) else None
-    return kind is not None and hasattr(kind, name)
-
-
-def _has(upstream: Upstream, value: Type, name: str) -> bool | None:
-    match value:
-        case Instance(symbol):
-            found = upstream.member(symbol, name)
-            return True if isinstance(found, Found) else False if isinstance(found, Absent) else None
-        case Container(name=kind) | Builtin(kind):
-            known = python_class(f"builtins.{kind}")
-            return None if known is None or kind == "NoneType" else hasattr(known, name)
-    return None
 
 
 def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
     """What is done needs a method that the new value does not have."""
-    action = Action.ITERATE if case.use.action is Action.UNPACK else case.use.action
-    key = action, bool(case.use.awaited) and action is not Action.AWAIT
-    before, after = case.old.follow(case.use.target), case.new.follow(case.target_after)
-    if not isinstance(before, Values) or not isinstance(after, Values) or not after.types or not before.types:
+    use, action = case.use, case.use.action
+    asynchronous = bool(use.awaited) and action in (Action.ITERATE, Action.ENTER)
+    operation = use.operation or _OPERATIONS.get((action, asynchronous), "")
+    before, after = (case.old.value(use.target), case.new.value(case.target_after)) if operation else (None, None)
+    if before is None or after is None or not before.types or not after.types:
         return
-    if key in _TUPLES and case.new.unpacked(case.target_after) is not None:
+    by_call = action is Action.CALL or (action is Action.OPERATE and operation == "__await__")
+    if by_call and not all(isinstance(each, Instance) for each in before.types):
+        return  # functions and classes are judged by what they take, and by whether they are asynchronous
+    by_name = isinstance(use.target, Name | Attribute)
+    if by_name and any(isinstance(each, Definite) and each.symbol.kind is SymbolKind.FUNCTION for each in after.types):
+        return  # that a function has the name now is said of its reading
+    names = alternatives(operation, reflected=use.other == "same")
+    answers = [case.new.goes(each, names) for each in after.types]
+    had = [case.old.goes(each, names) for each in before.types]
+    loose = [answer is None and isinstance(each, Container) for each, answer in zip(before.types, had, strict=True)]
+    if False not in answers or not all(map(any, zip(had, loose, strict=True))):
         return
-    answers = [_goes(case.new, each, key) for each in after.types]
-    if False not in answers or not all(_goes(case.old, each, key) for each in before.types):
-        return
-    whole = all(answer is False for answer in answers) and not after.open and not before.open
+    failing = [each for each, answer in zip(after.types, answers, strict=True) if answer is False]
+    classes = [each.symbol.dotted for each in failing if isinstance(each, Instance)]
+    extended = any(case.context.extended(owner, name) for owner in classes for name in names)
+    if extended and isinstance(use.target, InstanceOf | Called) and isinstance(use.target.base, ClientClass):
+        return  # it is the repository's class that has it
+    sure = len(failing) == len(answers) and not after.open and not before.open and not extended and use.other != "open"
+    verb = "unpacked" if action is Action.UNPACK else _VERBS.get(operation, f"used with {operation}")
+    other = _COUNTERPARTS.get(operation, "")
+    turned = other and any(case.new.goes(each, alternatives(other)) for each in after.types)
+    if turned or _async_kinds(before.types) != _async_kinds(after.types):
+        kind = FindingKind.ASYNC_CHANGED
+    elif {_describe(each) for each in failing} <= {_describe(each) for each in before.types}:
+        kind = FindingKind.REMOVED
+    else:
+        kind = FindingKind.RETURN_CHANGED
     kinds = " or ".join(sorted({_describe(each) for each in after.types}))
-    other = action, not key[1]
-    asynchronous = _async_kinds(before.types) != _async_kinds(after.types) or (
-        other in _SPECIAL and any(_goes(case.new, each, other) for each in after.types)
-    )
-    kind = FindingKind.ASYNC_CHANGED if asynchronous else FindingKind.RETURN_CHANGED
-    how = " asynchronously" if key[1] else ""
-    message = f"{_name(case)} gives {kinds} now, which cannot be {_VERBS[case.use.action]}{how}"
+    message = f"{_name(case)} gives {kinds} now, which cannot be {verb}"
+    if kind is FindingKind.REMOVED:
+        message = f"{kinds} cannot be {verb} any more: it has no {operation}"
+    looping = operation == "__iter__" and kind is not FindingKind.ASYNC_CHANGED
+    answer = _parts(case.new, after.types) if action is Action.SUBSCRIPT or looping else None
     inferred = before.inferred or after.inferred
-    answer = _parts(case.new, after.types) if action in (Action.SUBSCRIPT, Action.UNPACK) else None
-    if action is Action.ITERATE and not asynchronous and len(after.types) == 1:
-        answer = _parts(case.new, after.types)
-    yield _problem(case, kind, message, "TypeError", whole=whole, inferred=inferred, answer=answer)
+    yield _problem(case, kind, message, "TypeError", whole=sure, inferred=inferred, answer=answer)
 
 
 def _parts(new: Upstream, types: Sequence[Type]) -> Replacement | None:
@@ -165,20 +133,6 @@ def _parts(new: Upstream, types: Sequence[Type]) -> Replacement | None:
     read = [f".{name}" for name in (*names, *new.body_names(first.symbol)) if not name.startswith("_")]
     words = ", ".join(dict.fromkeys(read))
     return Replacement(words, f"what a {first.symbol.dotted} has", certain=False) if words else None
-
-
-def _goes(upstream: Upstream, value: Type, key: tuple[Action, bool]) -> bool | None:
-    match value:
-        case Instance(symbol):
-            answers = [upstream.member(value.symbol, name) for name in _SPECIAL[key]]
-            if any(isinstance(answer, Found) for answer in answers):
-                return True
-            return False if symbol.dotted and all(isinstance(answer, Absent) for answer in answers) else None
-        case Container(name=name) | Builtin(name):
-            return name in _GOES_WITH[key] if name in _KNOWN else None
-        case Definite(symbol) if symbol.kind is SymbolKind.FUNCTION:
-            return False
-    return None
 
 
 def _async_kinds(types: tuple[Type, ...]) -> set[str]:

@@ -320,9 +320,9 @@ def test_pydantic_models_take_keywords_and_say_what_happens_to_others(package):
         """
     )
     parameters = {item.name: item for item in release.signature("pkg.Child").parameters}
-    assert list(parameters) == ["a", "b", "c"]
+    assert list(parameters) == ["a", "bee", "c"]  # pydantic takes a field with an alias by that alone
     assert {item.kind for item in parameters.values()} == {"keyword-only"}
-    assert (parameters["b"].default, parameters["b"].aliases, parameters["b"].deprecated) == ("None", ("bee",), "use a")
+    assert (parameters["bee"].default, parameters["bee"].aliases, parameters["bee"].deprecated) == ("None", (), "use a")
     assert [release.signature(f"pkg.{name}").extra for name in ("Child", "Loose", "Default")] == [
         "forbid",
         "allow",

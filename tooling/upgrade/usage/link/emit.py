@@ -315,7 +315,7 @@ class Emitter:
             return FileUses(path=path, digest=digest, uses=(), problem=facts.problem)
         reached: dict[int, Alternatives] = {}
         uses: list[Use] = []
-        telling = {(row[1], row[2]) for row in facts.uses if row[0] != "read"}
+        telling = {(row[1], row[2]) for row in facts.uses if row[0] not in ("read", "operate")}
         kept = dict.fromkeys(row for row in facts.uses if row[0] != "read" or (row[1], row[2]) not in telling)
         for row in sorted(kept, key=lambda row: (row[1], row[0])):
             number = row[2]
@@ -345,8 +345,7 @@ class Emitter:
         for qualname in facts.classes:
             lineage = self._link.lineage(OwnClass(path, qualname))
             if lineage.ours:
-                own = [self._store.facts(each.path).classes[each.qualname] for each in lineage.own]
-                names = frozenset(name for each in own for name in (*each.annotations, *each.attributes, *each.methods))
+                names = self._own_names(OwnClass(path, qualname))
                 yield from ((base, names) for base in lineage.ours)
 
     def _reach(self, path: str, number: int) -> Alternatives:
@@ -534,6 +533,11 @@ class Emitter:
                     names.update(self._store.facts(own.path).classes[own.qualname].annotations)
         return frozenset(names)
 
+    def _own_names(self, owner: OwnClass) -> frozenset[str]:
+        """What a class has of the repository's, its bases there included."""
+        own = [self._store.facts(each.path).classes[each.qualname] for each in self._link.lineage(owner).own]
+        return frozenset(name for each in own for name in (*each.annotations, *each.attributes, *each.methods))
+
     # ------------------------------------------------------------------------------------------------------ one use
 
     def _use(self, path: str, row: Any, target: AccessPath, guards: tuple[tuple[str, int], ...]) -> Use:
@@ -552,6 +556,9 @@ class Emitter:
             method=self._method(path, given),
             awaited=given.get("awaited"),
             count=given.get("count"),
+            own=self._own_names(OwnClass(path, given["owner"])) if "owner" in given else frozenset(),
+            operation=given.get("operation", ""),
+            other=given.get("other", ""),
             evaluated=stands[4],
             conditions=conditions,
             attempts=attempts,

@@ -129,6 +129,7 @@ class AnnotationWalk:
         if not name:
             value = self.chain(node.value)
             self.walk.emit("annotation", node.value, value)
+            self.walk.emit("subscript", node, value)
             return value
         return self._container(name, parts, arguments)
 

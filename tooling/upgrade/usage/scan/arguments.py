@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.python.source import span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, Span
+from tooling.upgrade.usage.scan.expressions import MAPPED
 from tooling.upgrade.usage.scan.frames import DictEntry, KnownDict
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class ArgumentReader:
         inner = entry.value
         shown = self._shown_tuple(inner) if isinstance(inner, ast.Name) else inner
         if not isinstance(shown, ast.Tuple | ast.List) or any(isinstance(one, ast.Starred) for one in shown.elts):
-            self.expressions.expression(inner)
+            self.expressions.expression(entry)
             found.has_star = True
             return
         for element in shown.elts:
@@ -113,7 +114,9 @@ class ArgumentReader:
         known = self.known_dict(node, visit=True)
         if known is None:
             found.has_double_star = True
-            self._spread_value(found, self.quiet_value(node))
+            value = self.quiet_value(node)
+            self._spread_value(found, value)
+            self.expressions.operate(node, value, MAPPED)
             return
         found.has_double_star |= known.more
         for value in self.rests(known):

@@ -10,6 +10,7 @@ from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan import handed
 from tooling.upgrade.usage.scan.arguments import ArgumentReader, CallArguments
+from tooling.upgrade.usage.scan.expressions import BUILTINS
 from tooling.upgrade.usage.scan.frames import KnownDict
 
 if TYPE_CHECKING:
@@ -44,15 +45,19 @@ class CallReader:
         value = self._call(node, True)
         if self.walk.facts.nodes[value][0] == "remote":
             return UNKNOWN
+        self.expressions.operate(node, value, "__await__")
         return self.walk.step("await", value)
 
     def _call(self, node: ast.Call, awaited: bool | None) -> int:
         function = node.func
         if isinstance(function, ast.Name):
-            builtin = _BUILTIN_CALLS.get(function.id)
-            value = builtin(self, node) if builtin is not None and self.walk.is_builtin(function.id) else None
-            if value is not None:
-                return value
+            builtin, operation = _BUILTIN_CALLS.get(function.id), BUILTINS.get(function.id)
+            if (builtin is not None or operation) and self.walk.is_builtin(function.id):
+                if operation and node.args:
+                    self.expressions.asked(node, function.id, operation)
+                value = builtin(self, node) if builtin is not None else None
+                if value is not None:
+                    return value
         target = self.expressions.expression(function, read=False)
         wrapper = _WRAPPERS.get(self.walk.dotted(target)) if target else None
         if wrapper is None and isinstance(function, ast.Attribute):

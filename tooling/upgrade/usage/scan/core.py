@@ -31,7 +31,7 @@ _STEPS = frozenset({"attr", "await", "call", "enter", "item", "iter"})
 """Kinds of values that come out of another one, which stands behind the kind."""
 _FILLED = re.compile(rb"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)\.(?:append|appendleft|put|put_nowait)\(")
 """What something is put into, one by one."""
-_OF_FORM = frozenset({"await", "enter", "iterate", "subscript", "unpack"})
+_OF_FORM = frozenset({"await", "enter", "iterate", "operate", "subscript", "unpack"})
 """Uses that say how a value is used, and name nothing of it."""
 
 

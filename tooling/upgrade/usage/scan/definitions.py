@@ -233,8 +233,8 @@ class DefinitionReader:
             if not isinstance(decorator, ast.Call):
                 self.walk.emit("decorate", decorator, value)
             conditions.extend(self.skip_condition(decorator))
-        bases = self._bases(node)
         qualname = self._qualname(node.name, self.walk.facts.classes)
+        bases = self._bases(node, qualname)
         facts = ClassFacts(bases)
         self.walk.facts.classes[qualname] = facts
         self.walk.bind(node.name, self.walk.node("own", qualname))
@@ -253,7 +253,7 @@ class DefinitionReader:
         self.walk.assigned = assigned
         self.walk.frame = outer
 
-    def _bases(self, node: ast.ClassDef) -> tuple[int, ...]:
+    def _bases(self, node: ast.ClassDef, qualname: str) -> tuple[int, ...]:
         bases = []
         for base in node.bases:
             inner = base.value if isinstance(base, ast.Subscript) else base  # class C(Base[T])
@@ -261,10 +261,10 @@ class DefinitionReader:
                 self.expressions.expression(base.slice)
             value = self.expressions.expression(inner, read=False)
             found = self.arguments.arguments([], node.keywords if base is node.bases[0] else [])
-            self.walk.emit("subclass", base, value, arguments=found.row())
-            found.given = [row for row in found.given if row[1] != "metaclass"]
-            if found.given:
-                self.walk.emit("call", base, self.walk.attribute(value, "__init_subclass__"), arguments=found.row())
+            found.partial |= len(node.bases) > 1  # another base may take what this one needs
+            self.walk.emit("subclass", base, value, arguments=found.row(), owner=qualname)
+            if inner is not base:
+                self.walk.emit("subscript", base, value)
             bases.append(value)
         if not node.bases:
             self.arguments.arguments([], node.keywords)

@@ -152,13 +152,11 @@ class ExpressionReader:
         value = self.value_used(node.value)
         if not isinstance(node.slice, ast.Constant) or self.walk.dotted(value) == "sys.modules":  # a key is no path
             self.expression(node.slice)
-        if isinstance(node.ctx, ast.Load) and self.walk.facts.nodes[value][0] not in (
-            "list",
-            "dict",
-            "tuple",
-            "remote",
-        ):
-            self.walk.emit("subscript", node, value)
+        if isinstance(node.ctx, ast.Load):
+            if self.walk.facts.nodes[value][0] != "remote":
+                self.operate(node, value, "subscript")
+        else:
+            self.operate(node, value, _ITEMS[type(node.ctx)])
         return self.walk.item(value, constant_key(node.slice))
 
     def _chosen(self, node: ast.Subscript) -> int:
@@ -293,15 +291,85 @@ class ExpressionReader:
     def loop_elements(self, node: ast.expr, asynchronous: bool) -> int:
         """Elements of what is looped over."""
         value = self.expression(node)
-        if self.walk.facts.nodes[value][0] not in ("list", "tuple", "dict"):
+        if self.walk.facts.nodes[value][0] not in _DISPLAYS:
             self.walk.emit("iterate", node, value, awaited=asynchronous)
         put = self.walk.visit.put_into(node)
         elements = self.walk.iterated(value, asynchronous)
         return self.walk.either([elements, put]) if put > NONE else elements
 
+    def operate(self, node: ast.AST, value: int, operation: str, other: str = "") -> None:
+        """Note what is done with a value by a special method, unless this file made the container itself."""
+        if self.walk.facts.nodes[value][0] in _DISPLAYS:
+            return
+        if operation in ("iterate", "subscript"):
+            self.walk.emit(operation, node, value)
+        else:
+            self.walk.emit("operate", node, value, operation=operation, other=other)
+
+    def between(self, node: ast.AST, operation: str, left: ast.expr, right: ast.expr) -> tuple[int, int]:
+        """Values of both sides of an operator; the right one answers where a literal stands on the left."""
+        values = self.value_used(left), self.value_used(right)
+        other = "" if isinstance(right, ast.Constant) else "same" if values[0] == values[1] else "open"
+        self.operate(node, values[0], operation, other)
+        if isinstance(left, ast.Constant):
+            self.operate(node, values[1], SWAPPED.get(operation, f"__r{operation[2:]}"))
+        return values
+
+    def asked(self, node: ast.Call, name: str, operation: str) -> None:
+        """What a builtin asks its arguments for: `len(x)`, `sorted(x)`, `max(x, y)`."""
+        arguments = node.args[1:] if name in ("map", "filter") else node.args if name == "zip" else node.args[:1]
+        if name == "format" and len(node.args) == 1:
+            return  # text without a form is always given
+        values = [self.walk.visit.quiet_value(each) for each in arguments]
+        if name in ("min", "max") and len(node.args) > 1:
+            operation = "__lt__" if name == "min" else "__gt__"
+            same = self.walk.visit.quiet_value(node.args[1]) == values[0]
+            self.operate(node, values[0], operation, "same" if same else "open")
+            return
+        for value in values:
+            self.operate(node, value, operation)
+
+    def binary(self, node: ast.BinOp, read: bool) -> int:
+        """`a + b`."""
+        self.between(node, OPERATORS[type(node.op)], node.left, node.right)
+        return UNKNOWN
+
+    def unary(self, node: ast.UnaryOp, read: bool) -> int:
+        """`-a`; `not a` is always answered."""
+        value = self.value_used(node.operand)
+        if not isinstance(node.op, ast.Not):
+            self.operate(node, value, OPERATORS[type(node.op)])
+        return UNKNOWN
+
+    def compared(self, node: ast.Compare, read: bool) -> int:
+        """`a < b`, `a in b`; whether two are equal or the same is always answered."""
+        left = node.left
+        for operator, right in zip(node.ops, node.comparators, strict=True):
+            if type(operator) in OPERATORS:
+                self.between(node, OPERATORS[type(operator)], left, right)
+            else:
+                if left is node.left:
+                    self.value_used(left)
+                value = self.value_used(right)
+                if isinstance(operator, ast.In | ast.NotIn):
+                    self.operate(node, value, "__contains__")
+            left = right
+        return UNKNOWN
+
+    def starred(self, node: ast.Starred, read: bool) -> int:
+        """`*a`."""
+        self.operate(node, self.value_used(node.value), "iterate")
+        return UNKNOWN
+
     def display(self, node: Any, read: bool) -> int:
         """Tuples, lists and sets."""
-        values = [self.expression(entry.value if isinstance(entry, ast.Starred) else entry) for entry in node.elts]
+        values = []
+        for entry in node.elts:
+            values.append(self.expression(entry.value if isinstance(entry, ast.Starred) else entry))
+            if isinstance(entry, ast.Starred):
+                self.operate(entry, values[-1], "iterate")
+            elif isinstance(node, ast.Set):
+                self.operate(node, values[-1], "__hash__")
         if any(isinstance(entry, ast.Starred) for entry in node.elts) or not any(self.walk.hot[one] for one in values):
             return UNKNOWN
         return (
@@ -314,8 +382,11 @@ class ExpressionReader:
         """Dict displays."""
         for key in node.keys:
             if key is not None and not isinstance(key, ast.Constant):  # what a text files under itself is not looked up
-                self.expression(key)
+                self.operate(node, self.expression(key), "__hash__")
         values = [self.expression(value) for value in node.values]
+        for key, value in zip(node.keys, values, strict=True):
+            if key is None:
+                self.operate(node, value, MAPPED)
         self.walk.visit.target_called(node)
         held = self.walk.step("dict", self.walk.either(values)) if None not in node.keys else UNKNOWN
         return self.walk.visit.keys_of(node, held)
@@ -339,10 +410,55 @@ class ExpressionReader:
         """An f-string: its constant parts are not dotted names."""
         for part in node.values:
             if isinstance(part, ast.FormattedValue):
-                self.value_used(part.value)
+                value = self.value_used(part.value)
+                if part.format_spec is not None and part.conversion == -1:
+                    self.operate(part, value, "__format__")
         return UNKNOWN
 
 
+_DISPLAYS = frozenset({"list", "dict", "tuple"})
+"""Kinds of values that are containers of this file's own making."""
+_ITEMS: dict[type[ast.expr_context], str] = {ast.Store: "__setitem__", ast.Del: "__delitem__"}
+MAPPED = "keys"
+"""What `**x` asks for beside items: it has no special method."""
+_ITERATING = ("all", "any", "enumerate", "filter", "frozenset", "iter", "list", "map", "max", "min", "set", "sorted")
+BUILTINS = {
+    "abs": "__abs__",
+    "float": "__float__",
+    "format": "__format__",
+    "hash": "__hash__",
+    "int": "__int__",
+    "len": "__len__",
+    "next": "__next__",
+    "reversed": "__reversed__",
+    "round": "__round__",
+    **dict.fromkeys((*_ITERATING, "sum", "tuple", "zip"), "iterate"),
+}
+"""By builtin: the special method that it asks its arguments for."""
+OPERATORS: dict[type[ast.operator | ast.unaryop | ast.cmpop], str] = {
+    ast.Add: "__add__",
+    ast.Sub: "__sub__",
+    ast.Mult: "__mul__",
+    ast.MatMult: "__matmul__",
+    ast.Div: "__truediv__",
+    ast.FloorDiv: "__floordiv__",
+    ast.Mod: "__mod__",
+    ast.Pow: "__pow__",
+    ast.LShift: "__lshift__",
+    ast.RShift: "__rshift__",
+    ast.BitAnd: "__and__",
+    ast.BitOr: "__or__",
+    ast.BitXor: "__xor__",
+    ast.UAdd: "__pos__",
+    ast.USub: "__neg__",
+    ast.Invert: "__invert__",
+    ast.Lt: "__lt__",
+    ast.LtE: "__le__",
+    ast.Gt: "__gt__",
+    ast.GtE: "__ge__",
+}
+SWAPPED = {"__lt__": "__gt__", "__gt__": "__lt__", "__le__": "__ge__", "__ge__": "__le__"}
+"""What the other side of a comparison is asked for."""
 _IMPORTED = frozenset({"import", "name", "relative", "global", "star", "guarded"})
 
 
@@ -378,10 +494,10 @@ _HANDLERS: dict[type[ast.AST], Callable[[Any, Any, bool], int]] = {
     ast.Yield: ExpressionReader.yielded,
     ast.YieldFrom: ExpressionReader.yielded,
     ast.JoinedStr: ExpressionReader.formatted,
-    ast.BinOp: ExpressionReader.children,
-    ast.UnaryOp: ExpressionReader.children,
-    ast.Compare: ExpressionReader.children,
+    ast.BinOp: ExpressionReader.binary,
+    ast.UnaryOp: ExpressionReader.unary,
+    ast.Compare: ExpressionReader.compared,
     ast.Slice: ExpressionReader.children,
-    ast.Starred: ExpressionReader.children,
+    ast.Starred: ExpressionReader.starred,
     ast.FormattedValue: ExpressionReader.children,
 }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.calls import created
-from tooling.upgrade.usage.scan.expressions import constant_key
+from tooling.upgrade.usage.scan.expressions import OPERATORS, constant_key
 from tooling.upgrade.usage.scan.frames import DictEntry, ElementOf, KnownDict
 
 if TYPE_CHECKING:
@@ -141,6 +141,9 @@ class StatementReader:
                     once = key_of_self not in self.walk.self_origins
                     self.walk.self_origins[key_of_self] = origin if once else None
                     facts = self.walk.facts.classes[self.walk.frame.owner]
+                    if once and target.attr not in {*facts.attributes, *facts.methods, *facts.annotations}:
+                        inherited = self.walk.attribute(self.walk.node("super", self.walk.frame.owner), target.attr)
+                        self.walk.emit("assign", target, inherited, value=value)
                     facts.attributes.setdefault(target.attr, []).append(value)
             self.walk.emit("assign", target, self.walk.attribute(base, target.attr), value=value)
         elif isinstance(target, ast.Tuple | ast.List):
@@ -189,6 +192,7 @@ class StatementReader:
 
     def _assign_item(self, target: ast.Subscript, origin: ast.expr | None) -> None:
         name = target.value.id if isinstance(target.value, ast.Name) else ""
+        self.expressions.operate(target, self.expressions.value_used(target.value), "__setitem__")
         key = constant_key(target.slice)
         each = self.walk.frame.strings.get(target.slice.id, []) if isinstance(target.slice, ast.Name) else []
         if name and (isinstance(key, str) or each):
@@ -210,25 +214,30 @@ class StatementReader:
                 if isinstance(made, ast.Dict) or dotted_name(made.func) == "dict":
                     facts = self.walk.facts.classes[self.walk.frame.owner]
                     facts.attributes.setdefault(kept.attr, []).append(self.arguments.keys(added))
-        self.expressions.value_used(target.value)
         if self.walk.dotted(self.annotations.chain(target.value)) != "sys.modules":
             self.expressions.expression(target.slice)
 
     def augmented(self, node: ast.AugAssign) -> None:
         """`x += value`."""
+        other = "" if isinstance(node.value, ast.Constant) else "open"
+        operation = f"__i{OPERATORS[type(node.op)][2:]}"
         self.expressions.expression(node.value)
         if isinstance(node.target, ast.Name):
+            self.expressions.operate(node, self.walk.lookup(node.target.id), operation, other)
             known = self.walk.frame.dicts.get(node.target.id)
-            other = self.arguments.known_dict(node.value)
+            added = self.arguments.known_dict(node.value)
             self.walk.bind(node.target.id, self.walk.lookup(node.target.id))
             if node.target.id == "__all__" and self.walk.frame.kind == "module":
                 self._exports(node.value, add=True)
             if known is not None:
-                known.more |= other is None or other.more
-                known.entries.update(other.entries if other is not None else {})
+                known.more |= added is None or added.more
+                known.entries.update(added.entries if added is not None else {})
                 self.walk.frame.dicts[node.target.id] = known
         elif isinstance(node.target, ast.Attribute):
-            self.walk.emit("assign", node.target, self.expressions.attribute_value(node.target))
+            value = self.expressions.attribute_value(node.target)
+            held = self.walk.attribute(self.arguments.quiet_value(node.target.value), node.target.attr)
+            self.walk.emit("assign", node.target, held)
+            self.expressions.operate(node, value, operation, other)
         else:
             self.expressions.expression(node.target)
 
@@ -252,7 +261,7 @@ class StatementReader:
                 known = self.walk.frame.dicts.get(name)
                 if known is not None:
                     known.drop(str(constant_key(target.slice)))
-                self.expressions.value_used(target.value)
+                self.expressions.operate(target, self.expressions.value_used(target.value), "__delitem__")
 
     # ------------------------------------------------------------------------------------------------ control flow
 
