@@ -413,7 +413,7 @@ class Emitter:
                         arguments=PassedArguments((argument,), has_star=True, has_double_star=True, partial=True),
                         conditions=tuple(dict.fromkeys((*more, *use.conditions))),
                         attempts=(*tried, *use.attempts),
-                        evidence=use.evidence or entry.evidence,
+                        evidence=use.evidence or entry.evidence or alternative.evidence,
                     )
 
     def _targets(

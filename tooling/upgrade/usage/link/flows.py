@@ -13,7 +13,7 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.access_paths import Attribute, InstanceOf, Name, SuperOf
+from tooling.python.access_paths import Attribute, Called, InstanceOf, Name, SuperOf
 from tooling.python.source import POSITIONAL
 from tooling.upgrade.usage.facts import NONE, FileFacts, FunctionFacts
 from tooling.upgrade.usage.link.classes import (
@@ -322,6 +322,9 @@ class Flows:
                 made = facts.nodes[each.value.number]
                 options = facts.options.get(made[1], ()) if made[0] == "options" else ()
                 entries += [KeyEntry(each.value.path, name, span, None, NONE, 0, _FIELD) for name, span in options]
+            elif isinstance(each.value, Ours) and len(row) > 2:  # a method of that name
+                method = Attribute(each.value.access_path, row[2])
+                parts.append((replace(each, value=Ours(Called(method))),))
             entries = [entry for entry in entries if entry.name not in taken]
             if entries:
                 parts.append((replace(each, value=Keys(tuple(entries))),))

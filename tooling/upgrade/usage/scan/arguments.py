@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 ArgumentRow = tuple[Span, str | None, int, str | None, int, bool]
 """Span, keyword, position, literal, value, from a mapping."""
 _LITERAL_LIMIT = 120
+_MAKERS = frozenset(
+    {"collections.ChainMap", "collections.OrderedDict", "copy.copy", "copy.deepcopy", "types.MappingProxyType"}
+)
+"""What makes a mapping of others."""
 
 
 class CallArguments:
@@ -197,10 +201,6 @@ class ArgumentReader:
             if visit:
                 self.expressions.expression(node)
             return self._from_display(node)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
-            if visit:
-                self.expressions.expression(node)
-            return self._from_call(node)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
             sides = [self.known_dict(side, visit=visit) for side in (node.left, node.right)]
             return merged(sides) if any(sides) else None
@@ -215,6 +215,8 @@ class ArgumentReader:
             return either_of(arms) if any(arms) else None
         if isinstance(node, ast.DictComp):
             return self._from_comprehension(node)
+        if isinstance(node, ast.Call):
+            return self._from_call(node)
         if isinstance(node, ast.Name):
             known = self._local_dict(node.id)
             return known.copy() if known is not None else None
@@ -283,17 +285,48 @@ class ArgumentReader:
         return known
 
     def _from_call(self, node: ast.Call) -> KnownDict | None:
-        if not self.walk.is_builtin("dict") or len(node.args) > 1:
-            return None
+        """`dict(...)` and what else makes a mapping of names that are written out."""
+        match node.func:
+            case ast.Name(id="locals") if not node.args and self.walk.frame.kind == "function":
+                names = [name for name in self.walk.frame.values if name.isidentifier()]
+                here = {name: [DictEntry(node, name, self.walk.lookup(name), None, ())] for name in names}
+                return KnownDict(here) if self.walk.is_builtin("locals") else None
+            case ast.Attribute(value=inner, attr="copy") if not node.args:
+                return self.known_dict(inner)
+            case ast.Attribute(value=ast.Name(id="dict"), attr="fromkeys") if node.args:
+                listed = self.strings(node.args[0])
+                conditions = self.walk.conditions
+                found = {str(one.value): [DictEntry(one, str(one.value), UNKNOWN, None, conditions)] for one in listed}
+                return KnownDict(found) if found else None
+            case ast.Name(id="dict") if self.walk.is_builtin("dict"):
+                pass
+            case ast.Name() | ast.Attribute() if self.walk.dotted(self.quiet_value(node.func)) in _MAKERS:
+                pass
+            case _:
+                return None
         known = KnownDict()
-        if node.args:
-            known = merged([known, self.known_dict(node.args[0])])
+        for argument in reversed(node.args):  # of a chain the first one wins
+            known = merged([known, self._from_pairs(argument) or self.known_dict(argument)])
         for keyword in node.keywords:
             if keyword.arg is None:
                 known = merged([known, self.known_dict(keyword.value)])
             else:
                 known.entries[keyword.arg] = [self._entry(keyword, keyword.arg, keyword.value)]
         return known
+
+    def _from_pairs(self, node: ast.expr) -> KnownDict | None:
+        """`[("key", value)]`, `zip(("key",), values)`."""
+        found: dict[str, list[DictEntry]] = {}
+        match node:
+            case ast.List(elts=pairs) | ast.Tuple(elts=pairs):
+                for pair in pairs:
+                    match pair:
+                        case ast.Tuple(elts=[ast.Constant(value=str() as name) as key, value]):
+                            found[name] = [self._entry(key, name, value)]
+            case ast.Call(func=ast.Name(id="zip"), args=[names, _]):
+                for one in self.strings(names):
+                    found[str(one.value)] = [DictEntry(one, str(one.value), UNKNOWN, None, self.walk.conditions)]
+        return KnownDict(found) if found else None
 
     def _entry(self, key: ast.expr | ast.keyword, name: str, value: ast.expr) -> DictEntry:
         return DictEntry(key, name, self.quiet_value(value), self.literal(value), self.walk.conditions)

@@ -89,6 +89,8 @@ class CallReader:
             mapping = self.arguments.quiet_value(node.func.value)
             if self.walk.facts.nodes[mapping][0] in ("attr", "global"):
                 return self.walk.step("view", mapping, node.func.attr)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _DUMPS and not node.args and not node.keywords:
+            return self.walk.step("fields", self.arguments.quiet_value(node.func.value), node.func.attr)
         return self.walk.step("call", target)
 
     def _put(self, container: ast.expr, value: int) -> None:
@@ -202,6 +204,13 @@ class CallReader:
         self.arguments.join(known, other)
         for key, entries in other.entries.items():
             known.entries[key] = [*known.entries.get(key, []), *entries] if self.walk.conditions else entries
+
+    def shown(self, node: ast.Dict) -> int:
+        """Value of a dict display that was visited already."""
+        count = len(self.walk.facts.uses)
+        value = self.expressions.expression(node)
+        del self.walk.facts.uses[count:]
+        return value
 
     def visited(self, node: ast.Call) -> list[int]:
         """Values of the positional arguments, the others visited too."""
@@ -424,6 +433,8 @@ _GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group"})
 _FILLING = frozenset({"append", "appendleft", "put", "put_nowait"})
 _VIEWS = frozenset({"get", "items", "pop", "setdefault", "values"})
 """Methods of mappings that give what is in them."""
+_DUMPS = frozenset({"_asdict", "model_dump"})
+"""Methods of records that give their fields."""
 _LOGGERS = frozenset({"getLogger", "get_logger", "init_logger", "getChild", "get_child"})
 _MAPPINGS = frozenset({"dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict", "DefaultDict"})
 
@@ -598,7 +609,8 @@ def _taken(calls: CallReader, node: ast.Call, target: int) -> int | None:
 def _view(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`.values()`, `.items()`, `.get()` of dicts whose content is known by display or annotation."""
     assert isinstance(node.func, ast.Attribute)
-    mapping = calls.arguments.quiet_value(node.func.value)
+    shown = node.func.value
+    mapping = calls.arguments.quiet_value(shown) if not isinstance(shown, ast.Dict) else calls.shown(shown)
     base = calls.walk.facts.nodes[mapping]
     held = UNKNOWN
     key = constant_name(node.args[0]) if node.args and node.func.attr in ("get", "pop") else ""

@@ -240,8 +240,12 @@ class ExpressionReader:
         self.walk.bind(node.target.id, value, node.value)
         return value
 
-    def lambda_(self, node: ast.Lambda, read: bool, given: Sequence[int] = ()) -> int:
-        """A lambda: its body is walked here, as it is mostly called soon. given: what it is called with."""
+    def lambda_(self, node: ast.Lambda, read: bool) -> int:
+        """A lambda: its body is walked here, as it is mostly called soon."""
+        return self.body_of(node, ())[1]
+
+    def body_of(self, node: ast.Lambda, given: Sequence[int]) -> tuple[int, int]:
+        """What a lambda gives that is called with these values, and the lambda itself."""
         for default in (*node.args.defaults, *(entry for entry in node.args.kw_defaults if entry is not None)):
             self.expression(default)
         arguments = node.args
@@ -249,9 +253,9 @@ class ExpressionReader:
         extra = [entry for entry in (arguments.vararg, arguments.kwarg) if entry is not None]
         with self.inline({entry.arg for entry in (*names, *extra)}):
             self.walk.frame.values.update(zip((entry.arg for entry in names), given, strict=False))
-            self.expression(node.body)
+            result = self.expression(node.body)
         rows = [(one.arg, kind, None if usual is None else "...") for one, kind, usual in each_parameter(arguments)]
-        return self.walk.node("lambda", tuple(rows))
+        return result, self.walk.node("lambda", tuple(rows))
 
     @contextmanager
     def inline(self, names: set[str]) -> Iterator[None]:

@@ -100,8 +100,7 @@ def with_elements(
     """A function that is called with values that stand nowhere: elements of these expressions. What it gives.
     sure: whether nothing else is passed."""
     if isinstance(function, ast.Lambda):
-        calls.expressions.lambda_(function, True, [value for _, value in given])
-        return UNKNOWN
+        return calls.expressions.body_of(function, [value for _, value in given])[0]
     target = calls.expressions.expression(function, read=False)
     found = CallArguments()
     found.given = [(span_of(one), None, place, None, value, False) for place, (one, value) in enumerate(given)]
@@ -245,6 +244,17 @@ def defaulting(calls: Calling, node: ast.Call, target: int) -> int | None:
     return calls.walk.step("dict", with_elements(calls, node, node.args[0], ()))
 
 
+def made_by_default(calls: Calling, node: ast.Call, target: int) -> int | None:
+    """`field(default_factory=dict)`: what the factory gives."""
+    made = [one.value for one in node.keywords if one.arg == "default_factory"]
+    if len(made) != 1:
+        return None
+    for other in (*node.args, *(one.value for one in node.keywords if one.arg != "default_factory")):
+        calls.expressions.expression(other)
+    value = with_elements(calls, node, made[0], ())
+    return calls.walk.node("documented", value, "a field has it by default") if value > UNKNOWN else UNKNOWN
+
+
 def resulting(calls: Calling, node: ast.Call, target: int) -> int | None:
     """`future.result()`, `pending.get()`."""
     assert isinstance(node.func, ast.Attribute)
@@ -265,6 +275,7 @@ WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "asyncio.wait_for": scheduled(later=True),
     "atexit.register": handing(0, keywords=True),
     "collections.defaultdict": defaulting,
+    "dataclasses.field": made_by_default,
     "functools.partial": handing(0, "partial", keywords=True),
     "functools.partialmethod": handing(0, "partial", keywords=True),
     "functools.reduce": over(0, 1, count=2, same=False),
