@@ -69,6 +69,8 @@ class _Tracer:
         self.flow = KeywordFlow()
         self.branched: set[int] = set()
         """Calls that only some calls of the function come to."""
+        self.left_over: dict[str, tuple[ast.AST, str]] = {}
+        """Local names of what is left when a collection is taken off: the mapping, and the collection's source."""
         self.seen: set[int] = set()
         """Mentions of the mapping that are understood."""
 
@@ -154,17 +156,14 @@ class _Tracer:
         if unknown:                             if key not in KNOWN:
             raise TypeError(unknown)                raise TypeError(key)
         """
-        left_over: dict[str, tuple[ast.AST, str]] = {}
         for statement in body:
             found: tuple[ast.AST, str] | None = None
             match statement:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     if (rest := self._left_over(value)) is not None:
-                        left_over[name] = rest
+                        self.left_over[name] = rest
                 case ast.If(test=test, body=[*_, ast.Raise()]):
-                    names = [part.id for part in ast.walk(test) if isinstance(part, ast.Name)]
-                    held = [left_over[name] for name in names if name in left_over]
-                    found = held[0] if held else self._left_over(test)
+                    found = self._left_over(test)
                 case ast.For(target=ast.Name(id=key), iter=source, body=[ast.If(body=[*_, ast.Raise()]) as check, *_]):
                     found = self._refused_key(key, source, check.test)
                 case ast.Return():
@@ -172,12 +171,26 @@ class _Tracer:
             if found is not None:
                 self.understood(found[0])
                 self.flow.allowed.append(found[1])
-            if any(isinstance(part, ast.Return) for part in ast.walk(statement)):
+            if any(isinstance(part, ast.Return) or self._takes_some(part) for part in ast.walk(statement)):
                 return
+
+    def _takes_some(self, node: ast.AST) -> bool:
+        """Whether keywords that are not written out are taken out, or put in."""
+        match node:
+            case ast.Call(func=ast.Attribute(value=held, attr="pop" | "update" | "clear"), args=arguments):
+                key = arguments[0] if arguments else None
+                return self.ours(held) and not isinstance(key, ast.Constant)
+            case ast.Delete(targets=[ast.Subscript(value=held), *_]):
+                return self.ours(held)
+            case ast.Name(ctx=ast.Store(), id=name):
+                return name in self.names
+        return False
 
     def _left_over(self, node: ast.expr) -> tuple[ast.AST, str] | None:
         """Find the mapping in `set(kwargs) - KNOWN` and its like, and the source of KNOWN."""
         match node:
+            case ast.Name(id=name):
+                return self.left_over.get(name)
             case (
                 ast.BinOp(left=left, op=ast.Sub(), right=known)
                 | ast.Call(func=ast.Attribute(value=left, attr="difference"), args=[known])

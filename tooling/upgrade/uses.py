@@ -61,7 +61,7 @@ class Argument:
     literal: str | None = None
     """Source of a literal value."""
     from_mapping: bool = False
-    """A keyword known from a literal dict that was unpacked."""
+    """A keyword known from a literal dict that was unpacked, or one of several values that stand at its place."""
     function: ClientMethod | None = None
     """Shape of a function of the repository that is passed."""
 
@@ -89,6 +89,8 @@ class ClientMethod:
     is_async: bool
     decorated: bool
     """By something other than the bindings: the signature may differ."""
+    passes_on: bool = False
+    """Whether it gives what the method of the base class gives, whatever that is."""
 
 
 class Action(StrEnum):

@@ -198,7 +198,10 @@ def _async_contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> str:
     # Executors and partials do not call on the spot: `awaited` is about something else
     if was == now or "" in (was, now) or (case.use.arguments is not None and case.use.arguments.partial):
         return ""
-    awaited = case.use.awaited
+    awaited, target = case.use.awaited, case.use.target
+    inherited = isinstance(target, Attribute) and isinstance(target.base, SuperOf) and target.name
+    if inherited and not awaited and case.use.function.rpartition(".")[2] == inherited:
+        return ""  # an override passes on what the base gives; if it does not, it is an override that drifts
     if awaited and was == "coroutine":
         return f"{case.symbol} is {_STYLES[now]} now: its result cannot be awaited"
     if awaited is not True and was != "coroutine" and now == "coroutine" and not _awaitable(case):

@@ -189,7 +189,8 @@ def _shape_change(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbo
         head = Replacement(f"{'@property ' if now else ''}def {new.name}(self)", "as the base has it", certain=False)
         message = f"{case.symbol} is a {kind} now"
         return _drift(case, old, new, message, AuditSeverity.BREAKING, FindingKind.KIND_CHANGED, head)
-    if old.is_async != new.is_async and method.is_async == old.is_async and not method.decorated:
+    open_ended = method.decorated or method.passes_on
+    if old.is_async != new.is_async and method.is_async == old.is_async and not open_ended:
         how = "asynchronous" if new.is_async else "not asynchronous"
         message = f"{case.symbol} is {how} now, and so its callers treat it"
         style = "async " if new.is_async else ""

@@ -93,6 +93,11 @@ class KeyEntry:
     evidence: str = ""
     """Why it is only likely that the mapping has it; "" if that is written out."""
 
+    @property
+    def position(self) -> str:
+        """Its name, if that is the place of a positional argument: "*0"."""
+        return self.name if self.name.startswith("*") else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Keys:

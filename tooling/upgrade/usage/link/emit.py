@@ -403,8 +403,8 @@ class Emitter:
                     more, tried = self._contexts.bindings(path, guards, use.attempts)
                     argument = Argument(
                         SourcePlace(entry.path, *entry.span),
-                        entry.name,
-                        -1,
+                        None if entry.position else entry.name,
+                        int(entry.position[1:]) if entry.position else -1,
                         entry.literal,
                         from_mapping=True,
                     )
@@ -613,7 +613,13 @@ class Emitter:
         facts = self._store.facts(function.path).functions[function.qualname]
         signature = Signature(tuple(Parameter(*row) for row in facts.parameters))
         binding = "method" if facts.binding == "function" else facts.binding
-        return ClientMethod(signature, binding, facts.is_async, bool(facts.decorators))
+        last = function.qualname.rpartition(".")[2]
+        nodes = self._store.facts(function.path).nodes
+        inherited = ("attr", nodes.index(("super", facts.owner)) if ("super", facts.owner) in nodes else -1, last)
+        passes_on = bool(facts.returns) and all(
+            nodes[each][0] == "call" and nodes[nodes[each][1]] == inherited for each in facts.returns
+        )
+        return ClientMethod(signature, binding, facts.is_async, bool(facts.decorators), passes_on)
 
     # ------------------------------------------------------------------------------------------------------- guards
 

@@ -187,6 +187,9 @@ class Flows:
     def _looked_up(self, function: OwnFunction | OwnClass) -> Iterator[Passing]:
         last = function.qualname.rpartition(".")[2].partition("#")[0]
         names = {last}
+        outer = function.qualname.rpartition(".")[0].rpartition(".")[2]
+        if outer:  # a function inside of it, which it may give
+            names.add(f"{outer.partition('#')[0]}()")
         if last == "__init__":
             owner = OwnClass(function.path, function.qualname.rpartition(".")[0])
             names |= {each.qualname.rpartition(".")[2] for each in (owner, *self.subclasses(owner))}
@@ -288,8 +291,28 @@ class Flows:
                 if name is not None and name not in named:
                     entries.append(KeyEntry(file, name, span, literal, value, context))
             for number in arguments[4]:
-                entries += [entry for entry in self._entries(file, number) if entry.name not in named]
+                entries += [each for each in self._entries(file, number) if each.name not in {*named, each.position}]
         return one(Keys(tuple(dict.fromkeys(entries)))) if entries else UNKNOWN
+
+    def positions(self, path: str, row: Any) -> Alternatives:
+        """`*args` of a function: what its callers pass beyond its own positional parameters."""
+        self.asked = True
+        facts = self._store.facts(path).functions.get(row[1])
+        if facts is None or not self.active:
+            return UNKNOWN
+        taken = sum(each[1] in POSITIONAL for each in facts.parameters)
+        entries: list[KeyEntry] = []
+        for file, arguments, context in self.callers(OwnFunction(path, row[1])):
+            for span, name, position, literal, value, _ in arguments[0]:
+                if name is None and position >= 0:
+                    entries.append(KeyEntry(file, f"*{position}", span, literal, value, context))
+            for number in arguments[4]:
+                entries += [entry for entry in self._entries(file, number) if entry.position]
+        return _shifted(entries, -taken)
+
+    def shifted(self, path: str, row: Any) -> Alternatives:
+        """`f(a, *args)`: where the arguments of `args` stand."""
+        return _shifted(self._entries(path, row[1]), row[2])
 
     def keys(self, path: str, row: Any) -> Alternatives:
         """A mapping that is written out, with what it was made from."""
@@ -340,6 +363,13 @@ class Flows:
         return tuple(found) or UNKNOWN
 
 
+def _shifted(entries: Iterable[KeyEntry], places: int) -> Alternatives:
+    """Arguments by position, so many places further."""
+    moved = [(int(each.position[1:]) + places, each) for each in entries if each.position]
+    found = dict.fromkeys(replace(each, name=f"*{place}") for place, each in moved if place >= 0)
+    return one(Keys(tuple(found))) if found else UNKNOWN
+
+
 def _landing(arguments: tuple[Any, ...], positions: Sequence[str], name: str) -> Iterator[int]:
     """Values of the arguments of a call that land on a parameter; literals are left out."""
     for _, keyword, position, literal, value, _ in arguments[0]:
@@ -363,6 +393,8 @@ def last_name(facts: FileFacts, number: int) -> str:
     kind = row[0]
     if kind in ("guarded", "partial"):
         return last_name(facts, row[1])
+    if kind == "call":  # `wrapped(f)(x)`: what a function gives is called
+        return f"{last_name(facts, row[1])}()"
     if kind in ("own", "name", "import", "global", "star"):
         return str(row[1]).rpartition(".")[2].partition("#")[0]
     return str(row[2]).rpartition(".")[2] if kind in ("attr", "relative") else ""

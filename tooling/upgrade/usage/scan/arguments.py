@@ -38,7 +38,7 @@ class CallArguments:
         self.conditional: list[tuple[tuple[int, ...], ArgumentRow]] = []
         """Keywords of a dict that are set only under further conditions."""
         self.spread: list[int] = []
-        """Values of `**x` whose content other functions or files may tell."""
+        """Values of `*x` and `**x` whose content other functions or files may tell."""
 
     def row(self) -> tuple[Any, ...]:
         """For the facts."""
@@ -73,7 +73,10 @@ class ArgumentReader:
         inner = entry.value
         shown = self._shown_tuple(inner) if isinstance(inner, ast.Name) else inner
         if not isinstance(shown, ast.Tuple | ast.List) or any(isinstance(one, ast.Starred) for one in shown.elts):
-            self.expressions.expression(entry)
+            value = self.expressions.value_used(inner)
+            self.expressions.operate(entry, value, "iterate")
+            if self.walk.facts.nodes[value][0] == "stars" and not found.has_star:
+                found.spread.append(self.walk.node("shifted", value, len(found.given)))
             found.has_star = True
             return
         for element in shown.elts:

@@ -371,6 +371,8 @@ def _enumerate(calls: CallReader, node: ast.Call) -> int:
 
 
 def _zip(calls: CallReader, node: ast.Call) -> int:
+    if len(node.args) == 1 and isinstance(node.args[0], ast.Starred):
+        return calls.walk.step("columns", calls.walk.iterated(calls.expressions.expression(node.args[0].value)))
     elements = tuple(map(calls.walk.iterated, calls.visited(node)))
     return calls.walk.step("list", calls.walk.node("tuple", elements)) if elements else UNKNOWN
 

@@ -23,9 +23,11 @@ _ANSWERS = re.compile(r"version|hasattr|find_spec|signature|fields\(|\bdir\(|_av
 """In what is kept on `self` to be asked for later."""
 _TEXT_LIMIT = 400
 """Characters of a condition's source that are kept; longer ones are not about versions."""
-_ALWAYS_HOT = frozenset({"relative", "global", "own", "star", "super", "arg", "kwargs", "some", "keys", "options"})
+_ALWAYS_HOT = frozenset(
+    {"relative", "global", "own", "star", "super", "arg", "kwargs", "stars", "some", "keys", "options"}
+)
 """Kinds of values that other files may have to tell more of."""
-_UNTYPED = frozenset({"arg", "kwargs", "some", "keys", "options", "put"})
+_UNTYPED = frozenset({"arg", "kwargs", "stars", "some", "keys", "options", "put"})
 """Kinds of values whose elements and forms are of no interest."""
 _STEPS = frozenset({"attr", "await", "call", "enter", "item", "iter"})
 """Kinds of values that come out of another one, which stands behind the kind."""

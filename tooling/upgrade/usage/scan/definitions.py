@@ -204,10 +204,11 @@ class DefinitionReader:
             )
             last = getattr(entry.annotation, "attr", getattr(entry.annotation, "id", ""))
             takes_anything = entry.annotation is None or last in ("Any", "object")
-            if annotated == UNKNOWN and kind != "star" and takes_anything:
-                text = documented.get(entry.arg, "")
+            if annotated == UNKNOWN and takes_anything:
+                text = documented.get(entry.arg, "") if kind != "star" else ""
                 known = self.annotations.documented(text, "its docstring says so") if text else UNKNOWN
-                untyped = ("kwargs", qualname) if kind == "double-star" else ("arg", qualname, entry.arg)
+                starred = {"double-star": ("kwargs", qualname), "star": ("stars", qualname)}
+                untyped = starred.get(kind, ("arg", qualname, entry.arg))
                 values[entry.arg] = known or self.walk.node(*untyped)
         if owner and binding != "staticmethod" and rows and rows[0][1] in POSITIONAL:
             own = self.walk.node("own", owner)

@@ -147,6 +147,9 @@ class StatementReader:
                     facts.attributes.setdefault(target.attr, []).append(value)
             self.walk.emit("assign", target, self.walk.attribute(base, target.attr), value=value)
         elif isinstance(target, ast.Tuple | ast.List):
+            kind, *inner = self.walk.facts.nodes[value]
+            if kind == "columns":  # `a, b = zip(*rows)`: as many as a row has
+                value = int(inner[0])
             starred = any(isinstance(element, ast.Starred) for element in target.elts)
             if not starred and self.walk.facts.nodes[value][0] not in ("tuple", "list"):
                 self.walk.emit("unpack", target if origin is None else origin, value, count=len(target.elts))
@@ -158,7 +161,8 @@ class StatementReader:
                     value, origin = UNKNOWN, None  # positions after it are not known
                 else:
                     part = ElementOf(origin, index) if origin is not None else None
-                    self.assign(element, self.walk.item(value, index), part)
+                    item = self.walk.item(value, index)
+                    self.assign(element, item if kind != "columns" else self.walk.step("list", item), part)
         elif isinstance(target, ast.Subscript):
             self._assign_item(target, origin)
         elif isinstance(target, ast.Starred):
