@@ -230,11 +230,11 @@ class ConditionReader(ValueEvaluator):
         if isinstance(base, GuardSymbol):
             dotted = f"{base.dotted}.{name}"
             inside = self.scope.symbol(dotted)
-            if inside is not None:
+            if inside is not None and inside is not UNKNOWN:
                 return self._followed(inside)
             if base.access_path is not None and name in _FIELDS:
                 return GuardNames(base.access_path, parameters=True)
-            if base.access_path is not None and name == "__dict__":
+            if base.access_path is not None and name in ("__dict__", "__all__"):
                 return GuardNames(base.access_path, parameters=False)
             if (
                 name == "co_varnames"
@@ -246,12 +246,19 @@ class ConditionReader(ValueEvaluator):
             return self._followed(GuardSymbol(dotted, access_path))
         if isinstance(base, VersionText):
             return versions.attribute(base, name)
-        if isinstance(base, GuardNames):
-            return base if name in ("parameters", "args", "kwonlyargs") else UNKNOWN
-        return UNKNOWN
+        if isinstance(base, str) and name == "release" and base[:1].isdigit():
+            return tuple(int(part) for part in base.split(".") if part.isdigit())
+        return base if isinstance(base, GuardNames) and name in ("parameters", "args", "kwonlyargs") else UNKNOWN
 
     def _on_subscript(self, node: ast.Subscript) -> object:
         base = self.evaluate(node.value)
+        if isinstance(base, dict):  # `{1: True, 2: False}[major]`
+            key = self.evaluate(node.slice)
+            ways = [(versions.compared(key, ast.Eq(), each), as_condition(value)) for each, value in base.items()]
+            known = [
+                all_of([test, held]) for test, held in ways if isinstance(test, CompareVersion) and held is not None
+            ]
+            return any_of(known) if known and len(known) == len(ways) else super()._on_subscript(node)
         return versions.item(base, node.slice) if isinstance(base, VersionText) else super()._on_subscript(node)
 
     def _comprehended(self, generators: list[ast.comprehension], element: Callable[[], Any]) -> Any:
@@ -265,6 +272,15 @@ class ConditionReader(ValueEvaluator):
     # ------------------------------------------------------------------------------------------------- comparisons
 
     def _on_compare(self, node: ast.Compare) -> object:
+        if isinstance(node.left, ast.IfExp):  # `("a" if new else "b") == "a"`
+            test, *sides = (
+                self.condition(each)
+                for each in (
+                    node.left.test,
+                    *(ast.Compare(side, node.ops, node.comparators) for side in (node.left.body, node.left.orelse)),
+                )
+            )
+            return any_of([all_of([test, sides[0]]), all_of([negated(test), sides[1]])])
         left, parts = self.evaluate(node.left), []
         for operator, operand in zip(node.ops, node.comparators, strict=True):
             right = self.evaluate(operand)
@@ -491,6 +507,8 @@ def _compared(left: object, operator: ast.cmpop, right: object) -> object:
         inside: object = UNKNOWN
         if isinstance(right, GuardNames) and isinstance(left, str):
             inside = (HasParameter if right.parameters else HasName)(right.of, left)
+        elif isinstance(right, GuardSymbol) and right.dotted == "sys.modules" and isinstance(left, str):
+            inside = ModuleExists(left)
         elif isinstance(left, VersionText) and (concrete(right)):
             inside = versions.within(left, right)
         else:

@@ -191,8 +191,8 @@ def split_shell(text: str, line: int) -> Iterable[list[CommandWord]]:
 
 _INNER = re.compile(r"\$\(([^()]* [^()]*)\)|`([^`]*)`")
 """`$(command)`, no `$(VARIABLE)` of make."""
-_OPENING = re.compile(r"(?m)^[ \t]*(?:(?:function[ \t]+)?[\w-]+[ \t]*\(\)[ \t]*\{|[\w*|.\"'-]+\)(?=[ \t]))")
-"""Of a function, and of a case."""
+_OPENING = re.compile(r"(?m)^[ \t]*(?:(?:function[ \t]+)?[\w-]+[ \t]*\(\)[ \t]*\{|[\w*|.\"'-]+\)(?=[ \t])|\$(?=[ \t]))")
+"""Of a function, of a case, and the prompt of a page."""
 _ASSIGNED = (
     r"^[ \t]*(?:local |export |readonly |declare -\w+ |ENV |ARG )?(?P<name>\w+)"
     r"(?:[ \t]*(?P<more>\+?)[:?]=[ \t]*|(?P<add>\+?)=)"
@@ -261,7 +261,8 @@ def docker_commands(text: str, programs: KnownPrograms) -> list[CommandUse]:
 
 def settings_commands(text: str, programs: KnownPrograms) -> list[CommandUse]:
     """Of settings in TOML or INI, of services and process lists: values that are commands, or lists of words."""
-    flat = _KEY.sub(lambda hit: hit[0] if hit["key"] in _SPOKEN else " " * len(hit[0]), text)
+    said = re.compile(rf"(?m)^[ \t]*(?:{'|'.join(sorted(_SPOKEN))})[ \t]*[:=].*$")
+    flat = _KEY.sub(lambda hit: " " * len(hit[0]), said.sub("", text))
     flat = _QUOTED.sub(_unquoted, re.sub(r"[\[\]{},]", " ", flat))
     return shell_commands(flat, programs)
 

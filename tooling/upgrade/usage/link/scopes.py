@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from tooling.upgrade.usage.link.store import FactsStore
 
 
+_LOOKUPS = frozenset({"AttributeError", "Exception", "BaseException", "*"})
+
+
 class FileScope:
     """Module level of a file."""
 
@@ -57,8 +60,10 @@ class FileScope:
         return (None if node is None else GuardDefinition(node, self)) or found or UNKNOWN
 
     def _of_class(self, name: str, facts: FileFacts) -> object:
-        """`Versions.up`, where Versions is a class that another file defines."""
+        """`Versions.up`, where Versions is a class that another file defines, and methods of one of this file."""
         first, _, last = name.partition(".")
+        if first in facts.classes:
+            return self._function(facts.classes[first].methods.get(last, ""), facts)
         rows = facts.bindings.get(first, ())
         row = facts.nodes[rows[0][0]] if len(rows) == 1 else ("unknown",)
         if row[0] not in ("name", "relative") or "." in last:
@@ -76,9 +81,9 @@ class FileScope:
         return self._located(self._store.checkout.find(self._path, dotted))
 
     def _located(self, found: tuple[str, tuple[str, ...]] | None) -> object:
-        if found is None or len(found[1]) != 1:
+        if found is None or len(found[1]) not in (1, 2):
             return None
-        return FileScope(self._link, self._store, found[0]).find(found[1][0])
+        return FileScope(self._link, self._store, found[0]).find(".".join(found[1]))
 
     def row(self, number: int) -> object:
         """What a value of the file is to a condition."""
@@ -96,9 +101,7 @@ class FileScope:
         if row[0] == "global":
             return self.find(row[1])
         if row[0] == "own" and row[1] in facts.functions:
-            text = self._link.telling.function(self._path, facts.functions[row[1]])
-            node = _parsed_function(text) if text else None
-            return None if node is None else GuardDefinition(node, self)
+            return self._function(row[1], facts)
         alternatives = self._link.value(self._path, number)
         if len(alternatives) == 1 and isinstance(alternatives[0].value, Ours):
             return GuardSymbol("", alternatives[0].value.access_path)
@@ -107,6 +110,11 @@ class FileScope:
             bases = self._link.lineage(OwnClass(held.path, held.qualname)).ours
             return GuardSymbol("", SuperOf(tuple(bases))) if bases else None
         return None
+
+    def _function(self, qualname: str, facts: FileFacts) -> object:
+        text = self._link.telling.function(self._path, facts.functions[qualname]) if qualname else ""
+        node = _parsed_function(text) if text else None
+        return None if node is None else GuardDefinition(node, self)
 
     # --------------------------------------------------------------------------------------------------------- flags
 
@@ -137,17 +145,18 @@ class FileScope:
         """The imports of an attempt's body, as a condition."""
         conditions: list[Condition] = []
         for action, _, target, context, _ in facts.uses:
-            if action != "import" or not any(
-                facts.attempts[one][0] == attempt and facts.attempts[one][1] == "body"
+            tried = [
+                facts.attempts[one]
                 for one in facts.contexts[context][1]
-            ):
-                continue
+                if facts.attempts[one][:2] == (attempt, "body")
+            ]
+            asks = action == "import" or (action == "read" and any(_LOOKUPS.intersection(one[2]) for one in tried))
             row = facts.nodes[target]
-            if row[0] == "import" and self._link.package_of(row[1]):
-                conditions.append(ModuleExists(row[1]))
-            elif row[0] == "name" and self._link.package_of(row[1]):
-                base, _, last = row[1].rpartition(".")
-                conditions.append(HasName(Name(base), last))
+            if not tried or not asks or row[0] not in ("import", "name") or not self._link.package_of(row[1]):
+                continue
+            base, _, last = row[1].rpartition(".")
+            is_module = row[0] == "import" and action == "import"
+            conditions.append(ModuleExists(row[1]) if is_module or not base else HasName(Name(base), last))
         if not conditions:
             return UNKNOWN
         symbol = self.row(kept) if kept is not None else None

@@ -16,7 +16,17 @@ _NAMES = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?")
 """Names, with the member that is asked for."""
 _WORDS = (
     *("version", "avail", "greater", "hasattr", "getattr", "dir(", "signature(", "argspec", "fields"),
-    *("find_spec", "type_checking", "operator.", "vars(", "__dict__", "__annotations__", "co_varnames"),
+    *(
+        "find_spec",
+        "type_checking",
+        "operator.",
+        "vars(",
+        "__dict__",
+        "__all__",
+        "__annotations__",
+        "sys.modules",
+        "co_varnames",
+    ),
 )
 """What a condition about versions, names or modules says somewhere, unless a name of the repository hides it."""
 _ATTEMPT = re.compile(r"^\s*try:.*^\s*(?:import|from) ", re.MULTILINE | re.DOTALL)
@@ -82,6 +92,12 @@ class TellingNames:
             return is_telling(row[-1])
         if row[0] == "global":
             return self._of_name(path, row[1], member, depth)
+        if row[0] == "own" and row[1] in facts.classes:  # its attributes are bindings where they tell something
+            method = facts.functions.get(facts.classes[row[1]].methods.get(member, ""))
+            text = self.function(path, method) if method is not None else ""
+            return self.in_text(path, text, (), depth - 1) or any(
+                name.startswith(f"{row[1]}.") for name in facts.bindings
+            )
         if row[0] != "own" or row[1] not in facts.functions:
             return False
         text = self.function(path, facts.functions[row[1]])

@@ -171,7 +171,10 @@ class CallReader:
         function = node.func
         if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)):
             return
-        known = self.walk.frame.dicts.get(function.value.id)
+        frame = self.walk.frame
+        while frame.inline and function.value.id not in frame.bound and frame.parent is not None:
+            frame = frame.parent
+        known = frame.dicts.get(function.value.id)
         value = self.walk.lookup(function.value.id)
         growing = known is None and value > NONE and function.attr in ("setdefault", "update")
         if growing and self.walk.is_of_stranger(value):
@@ -195,8 +198,7 @@ class CallReader:
                 known.drop(constant_name(node.args[0]))
             else:
                 known.entries.clear()
-                known.more = True
-                known.rests = ()
+                known.more, known.rests, known.dropped = True, (), frozenset({KnownDict.ANY})
 
     def _dict_updated(self, name: str, other: KnownDict) -> None:
         known = self.walk.frame.dicts[name]
@@ -613,6 +615,8 @@ def _view(calls: CallReader, node: ast.Call, target: int) -> int | None:
     assert isinstance(node.func, ast.Attribute)
     shown = node.func.value
     mapping = calls.arguments.quiet_value(shown) if not isinstance(shown, ast.Dict) else calls.shown(shown)
+    if calls.walk.dotted(mapping) == "sys.modules":
+        return UNKNOWN  # what is not there is no failure
     base = calls.walk.facts.nodes[mapping]
     held = UNKNOWN
     key = constant_name(node.args[0]) if node.args and node.func.attr in ("get", "pop") else ""
@@ -643,6 +647,14 @@ def _logger(calls: CallReader, node: ast.Call, target: int) -> int | None:
     found.given.append((span_of(node.args[0]), None, 0, calls.walk.text(node.args[0]), UNKNOWN, False))
     calls.emit_call(node, target, found)
     return calls.walk.step("call", target)
+
+
+def _warnings_of(calls: CallReader, node: ast.Call, target: int) -> int | None:
+    """`warnings.filterwarnings("ignore", module="a.b")`: texts are patterns."""
+    for each in (*node.args, *(word.value for word in node.keywords)):
+        if not isinstance(each, ast.Constant):
+            calls.expressions.expression(each)
+    return UNKNOWN
 
 
 def _import_or_skip(calls: CallReader, node: ast.Call, target: int) -> int | None:
@@ -679,6 +691,7 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "dataclasses.replace": _replaced,
     "copy.deepcopy": _same,
     "pytest.importorskip": _import_or_skip,
+    "warnings.filterwarnings": _warnings_of,
     "ray.get": _ray_get,
     "ray.remote": _same,
     "unittest.mock.patch": _patch,

@@ -355,10 +355,17 @@ class WalkState:
                 rows.append((node.id, self.lookup(node.id), text, inner))
             elif (method := self._method_of_self(node)) and depth:
                 kept = [
-                    (f"{self.frame.receiver}.{name}", UNKNOWN, self.text(origin)[:_TEXT_LIMIT], ())
+                    (
+                        f"{self.frame.receiver}.{name}",
+                        UNKNOWN,
+                        self.text(origin)[:_TEXT_LIMIT],
+                        tuple(self._names_in(origin, 0)),
+                    )
                     for (owner, name), origin in self.self_origins.items()
                     if owner == self.frame.owner and origin is not None and _ANSWERS.search(self.text(origin))
                 ]
+                others = self.facts.classes[self.frame.owner].methods.items()
+                kept += [(f"{self.frame.receiver}.{name}", self.node("own", each), "", ()) for name, each in others]
                 rows.append((ast.unparse(node), self.node("own", method), "", tuple(kept)))
             elif isinstance(node, ast.Attribute) and (origin := self._kept_on_self(node)) is not None and depth:
                 inner = tuple(self._names_in(origin, depth - 1))

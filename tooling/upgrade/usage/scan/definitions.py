@@ -13,6 +13,7 @@ from tooling.python.module import last_name
 from tooling.python.source import POSITIONAL, each_parameter, methods_in
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, ClassFacts, FunctionFacts
 from tooling.upgrade.usage.scan.frames import Frame, KnownDict
+from tooling.upgrade.usage.scan.statements import skips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,6 +53,8 @@ _NEUTRAL = frozenset(
 """Decorators after which a function still takes and gives what it says."""
 _FIXTURES = frozenset({"pytest.fixture", "pytest_asyncio.fixture"})
 _MODELS = frozenset({"pydantic.BaseModel", "pydantic.RootModel", "pydantic_settings.BaseSettings"})
+_SETUPS = frozenset({"asyncSetUp", "setUp", "setUpClass", "setup_class", "setup_method"})
+"""Methods that are run before each test of a class, or before all: one that skips skips them."""
 _SKIPPING = re.compile(r"(?:^|_)(?:requires?|skip|needs?|only|if|unless|min)(?:_|$)")
 """In the names of decorators that may skip a test; what they do is read."""
 
@@ -248,6 +251,10 @@ class DefinitionReader:
         with self.walk.under(*conditions):
             self.statements.block(node.body)
             self._overrides(node, facts, bases)
+            for method in methods_in(node.body):
+                for statement in method.body if method.name in _SETUPS else ():
+                    if isinstance(statement, ast.If) and skips(statement.body[-1]):
+                        self.walk.frame.marks = (*self.walk.frame.marks, -self.walk.test(statement.test) - 1)
         for name, values in self.walk.frame.history.items():
             if name not in facts.methods and name not in facts.annotations:
                 facts.attributes.setdefault(name, []).extend(values)

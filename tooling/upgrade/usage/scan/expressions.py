@@ -410,6 +410,13 @@ class ExpressionReader:
                 self.value_used(child)
         return UNKNOWN
 
+    def compared(self, node: ast.Compare, read: bool) -> int:
+        """A comparison. A text in it is asked for, not looked up."""
+        for child in (node.left, *node.comparators):
+            if not isinstance(child, ast.Constant):
+                self.value_used(child)
+        return UNKNOWN
+
     def formatted(self, node: ast.JoinedStr, read: bool) -> int:
         """An f-string: its constant parts are not dotted names."""
         for part in node.values:

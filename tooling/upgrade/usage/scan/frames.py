@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,7 +41,8 @@ class KnownDict:
     rests: tuple[int, ...] = ()
     """Values that the keys that are not seen come from: `**kwargs`, a parameter, what a function returned."""
     dropped: frozenset[str] = frozenset()
-    """Keys of the rests that were taken out."""
+    """Keys of the rests that were taken out; ANY if nobody knows which."""
+    ANY: ClassVar = "*"
 
     def copy(self) -> KnownDict:
         """As it is now: later changes to one do not touch the other."""

@@ -374,8 +374,7 @@ class StatementReader:
         name = dotted_name(value.func)
         if name in self.walk.never_back and not self.walk.is_local(name):
             return True
-        skips = bool(self.walk.frame.receiver) and name == f"{self.walk.frame.receiver}.skipTest"
-        return skips or leaves(value, self.walk.dotted(self.annotations.chain(value.func)))
+        return skips(node) or leaves(value, self.walk.dotted(self.annotations.chain(value.func)))
 
     def returned(self, node: ast.Return) -> Exits:
         """`return value`."""
@@ -471,7 +470,7 @@ class StatementReader:
         number = self.walk.next_try()
         handlers = [self._caught(handler) for handler in node.handlers]
         reraises = bool(node.handlers) and all(
-            any(isinstance(statement, ast.Raise) for statement in one.body)
+            any(isinstance(statement, ast.Raise) and not skips(statement) for statement in one.body)
             for one, names in zip(node.handlers, handlers, strict=True)
             if _LOOKUPS.intersection(names)
         )
@@ -605,13 +604,23 @@ def _joined_dicts(states: Sequence[dict[str, KnownDict]], tests: Sequence[int]) 
                 have = known.entries.setdefault(key, [])
                 have.extend(entry for entry in entries if entry not in have)
         known.dropped = frozenset().union(*(state[name].dropped for state in states if name in state))
+        if KnownDict.ANY in known.dropped:  # what is left of it is not known
+            known.entries, known.rests = {}, ()
         joined[name] = known
     return joined
 
 
 def _gives_up(handler: ast.ExceptHandler) -> bool:
     """Whether a handler leaves without an error: what follows is not missed."""
-    return isinstance(handler.body[-1], ast.Return | ast.Continue | ast.Break)
+    return isinstance(handler.body[-1], ast.Return | ast.Continue | ast.Break) or skips(handler.body[-1])
+
+
+def skips(node: ast.stmt) -> bool:
+    """`raise unittest.SkipTest("...")`, `self.skipTest("...")`, `pytest.skip("...")`."""
+    value = node.exc if isinstance(node, ast.Raise) else getattr(node, "value", None)
+    function = value.func if isinstance(value, ast.Call) else value
+    name = dotted_name(function) if isinstance(function, ast.Name | ast.Attribute) else ""
+    return name.rpartition(".")[2] in ("SkipTest", "skipTest") or name == "pytest.skip"
 
 
 def leaves(node: ast.Call, dotted: str) -> bool:
