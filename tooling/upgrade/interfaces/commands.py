@@ -30,26 +30,11 @@ class KnownPrograms(Protocol):
         ...
 
 
-_WRAPPERS = frozenset(
-    {"-c", "bash", "command", "conda", "env", "eval", "exec", "hatch", "mamba", "micromamba", "nice", "nohup", "pdm"}
-    | {
-        "pipenv",
-        "pipx",
-        "pixi",
-        "poetry",
-        "run",
-        "rye",
-        "sh",
-        "stdbuf",
-        "sudo",
-        "time",
-        "timeout",
-        "uv",
-        "uvx",
-        "xargs",
-    }
-    | {"!", "{", "do", "elif", "else", "if", "then", "until", "while"}
+_NAMES = (
+    "-c bash command conda env eval exec hatch mamba micromamba nice nohup pdm pipenv pipx pixi poetry run rye set sh"
+    " stdbuf sudo time timeout uv uvx xargs ! { do elif else if then until while"
 )
+_WRAPPERS = frozenset(_NAMES.split())
 _CONTAINERS = frozenset({"docker", "kubectl", "nerdctl", "oc", "podman"})
 """What runs the rest of its words inside of something that it names."""
 _READERS = frozenset({"bash", "dash", "eval", "screen", "sh", "ssh", "su", "tmux", "watch", "zsh"})

@@ -285,6 +285,10 @@ class _FileCommands:
         shared = frame.find(dotted_name(value)).rows if len(rows) == 1 else None
         present = frame.find(name).rows or []
         variable = frame.own(name)
+        variable.rounds = self.words.looped(value, frame) if isinstance(value, ast.JoinedStr | ast.BinOp) else []
+        if variable.rounds:  # `flag = f"--{name}"` in a loop over names
+            variable.rows = None
+            return
         variable.text = text if text is not None and " " not in text else None
         if variable.text is not None:
             return

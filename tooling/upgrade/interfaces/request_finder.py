@@ -269,10 +269,10 @@ class _Scope:
             return _mapping([*first.keys, *words]) if first is not None else None
         if name.endswith("dumps") and node.args:
             return self._dict(node.args[0])
-        functions = [each for each in self.module.functions() if each.name == name.removeprefix("self.")]
-        if len(functions) != 1 or self.depth > _ROUNDS:
+        function = self._function(node)
+        if function is None:
             return None
-        inner = _Scope(self.finder, self.module, functions[0], _own_nodes(functions[0])[0], depth=self.depth + 1)
+        inner = _Scope(self.finder, self.module, function, _own_nodes(function)[0], depth=self.depth + 1)
         returned = [inner._dict(each.value) for each in inner.nodes if isinstance(each, ast.Return) and each.value]
         return next((each for each in returned if each is not None), None)
 
@@ -298,12 +298,30 @@ class _Scope:
             if dotted_name(node.func).endswith("urljoin") and len(node.args) == 2:
                 return [_Text(f"{HOLE}/{each.text.lstrip('/')}", node) for each in self.alternatives(node.args[1])]
             text = self.finder.code.text(node, self.module)
-            return [_Text(text, node)] if text is not None else []
+            return [_Text(text, node)] if text is not None else self._returned(node)
         name = dotted_name(node)
         if name in self.texts:
             return self.texts[name]
         text = self.finder.code.text(node, self.module)
         return [_Text(text, node)] if text is not None else []
+
+    def _function(self, node: ast.Call) -> FunctionNode | None:
+        """The one function of this file, or method, that a call means by its name."""
+        name = dotted_name(node.func).removeprefix("self.")
+        found = [each for each in self.module.functions() if each.name == name]
+        return found[0] if len(found) == 1 and self.depth <= _ROUNDS else None
+
+    def _returned(self, node: ast.Call) -> list[_Text]:
+        """What a function makes of the paths that it is given: `self.url("/health")`."""
+        function = self._function(node)
+        if function is None or not node.args:
+            return []
+        names = [each.arg for each in function.args.args if each.arg not in {"self", "cls"}]
+        given = {name: self.alternatives(value) for name, value in zip(names, node.args, strict=False)}
+        nodes = _own_nodes(function)[0]
+        inner = _Scope(self.finder, self.module, function, nodes, given, depth=self.depth + 1)
+        values = [each.value for each in nodes if isinstance(each, ast.Return) and each.value is not None]
+        return [_Text(text.text, node) for value in values for text in inner.alternatives(value)][:_MOST_ALTERNATIVES]
 
     def asked(self, node: ast.Call) -> list[tuple[_Text, str]]:
         """URLs and methods that a call may request, through helpers too."""
