@@ -371,6 +371,11 @@ class ArgumentReader:
             known.more = True
 
 
+def constant_name(node: ast.expr) -> str:
+    """Text of a constant string; "" for anything else."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
 def _never(test: ast.expr, value: ast.expr) -> tuple[str, ...]:
     """Literals of a mapping's value for which a test on it fails: `if value is not None`, `if value`."""
     text, shown = ast.dump(test), ast.unparse(value)

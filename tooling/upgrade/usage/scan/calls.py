@@ -6,10 +6,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Any, TypeGuard
 
-from tooling.python.source import dotted_name, span_of
+from tooling.python.source import span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
-from tooling.upgrade.usage.scan import handed
-from tooling.upgrade.usage.scan.arguments import ArgumentReader, CallArguments
+from tooling.upgrade.usage.scan import handed, mocks
+from tooling.upgrade.usage.scan.arguments import ArgumentReader, CallArguments, constant_name
 from tooling.upgrade.usage.scan.expressions import BUILTINS
 from tooling.upgrade.usage.scan.frames import KnownDict
 
@@ -221,6 +221,13 @@ class CallReader:
             self.expressions.expression(keyword.value)
         return values
 
+    def named_attribute(self, node: ast.Call) -> int | None:
+        """Value of `x.name` in `getattr(x, "name", ...)`; None if the name is not known."""
+        name = constant_name(node.args[1]) if len(node.args) > 1 else ""
+        if len(node.args) > 1 and isinstance(node.args[1], ast.Name) and not self.walk.is_local(node.args[1].id):
+            name = constant_name(self.walk.module.origins.get(node.args[1].id) or node.args[1])
+        return self.walk.attribute(self.expressions.base(node.args[0]), name) if name.isidentifier() else None
+
     def bound_call(
         self, node: Any, function: ast.expr, positional: Sequence[ast.expr], keywords: Sequence[ast.keyword]
     ) -> int:
@@ -232,26 +239,13 @@ class CallReader:
         return target
 
 
-def constant_name(node: ast.expr) -> str:
-    """Text of a constant string; "" for anything else."""
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
 # ---------------------------------------------------------------------------------------------------------- builtins
 
 _COPIES = frozenset({"list", "tuple", "set", "sorted", "reversed", "iter"})
 
 
-def _named_attribute(calls: CallReader, node: ast.Call) -> int | None:
-    """Value of `x.name` in `getattr(x, "name", ...)`; None if the name is not known."""
-    name = constant_name(node.args[1]) if len(node.args) > 1 else ""
-    if len(node.args) > 1 and isinstance(node.args[1], ast.Name) and not calls.walk.is_local(node.args[1].id):
-        name = constant_name(calls.walk.module.origins.get(node.args[1].id) or node.args[1])
-    return calls.walk.attribute(calls.expressions.base(node.args[0]), name) if name.isidentifier() else None
-
-
 def _getattr(calls: CallReader, node: ast.Call) -> int:
-    value = _named_attribute(calls, node)
+    value = calls.named_attribute(node)
     if value is None:
         calls.expressions.children(node, True)
         return UNKNOWN
@@ -270,7 +264,7 @@ def _getattr(calls: CallReader, node: ast.Call) -> int:
 
 
 def _hasattr(calls: CallReader, node: ast.Call) -> int:
-    value = _named_attribute(calls, node)
+    value = calls.named_attribute(node)
     if value is None:
         calls.expressions.children(node, True)
     else:
@@ -300,7 +294,7 @@ def _setattr(calls: CallReader, node: ast.Call) -> int:
 
 
 def _delattr(calls: CallReader, node: ast.Call) -> int:
-    value = _named_attribute(calls, node)
+    value = calls.named_attribute(node)
     if value is not None:
         calls.walk.emit("delete", node, value)
     return UNKNOWN
@@ -488,69 +482,6 @@ def _ray_get(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return calls.walk.step("call", row[1]) if row[0] == "remote" else UNKNOWN
 
 
-def _patch_object(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    value = _named_attribute(calls, node)
-    if value is None or _creates(node):
-        return None
-    replacement = calls.expressions.expression(node.args[2]) if len(node.args) > 2 else UNKNOWN
-    for keyword in node.keywords:
-        calls.expressions.expression(keyword.value)
-    calls.walk.emit("assign", node, value, value=replacement)
-    return UNKNOWN
-
-
-def _creates(node: ast.Call) -> bool:
-    """Whether a patch makes what is not there: `create=True`, `raising=False`."""
-    return any(
-        isinstance(each.value, ast.Constant) and each.value.value is (each.arg == "create")
-        for each in node.keywords
-        if each.arg in ("create", "raising")
-    )
-
-
-def created(node: ast.expr) -> list[str]:
-    """The name, as code spells it, that `patch("a.b", create=True)` makes while it lasts."""
-    if not isinstance(node, ast.Call) or not node.args or not _creates(node):
-        return []
-    name = constant_name(node.args[1]) if len(node.args) > 1 else ""
-    return [f"{dotted_name(node.args[0])}.{name}" if name else constant_name(node.args[0])]
-
-
-def _patch(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    """`mock.patch("a.b", create=True)` names nothing that has to be there."""
-    return UNKNOWN if _creates(node) else None
-
-
-def _autospec(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    """`create_autospec(f)` is called like `f`; of a class it is one, or an instance. A mock has more beside."""
-    if len(node.args) != 1:
-        return None
-    value = calls.expressions.expression(node.args[0])
-    of_instance = any(one.arg == "instance" and getattr(one.value, "value", False) for one in node.keywords)
-    made = calls.walk.step("instance", value) if of_instance else value
-    return calls.walk.node("documented", made, "a mock is specified by it") if made > NONE else UNKNOWN
-
-
-def _monkeypatch(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    """pytest's `monkeypatch.setattr(x, "name", value)`; its form with a dotted string is a string like others."""
-    if not calls.walk.is_of_stranger(target) or (len(node.args) < 3 and not _creates(node)):
-        return None
-    calls.walk.frame.values.update(dict.fromkeys(created(node), UNKNOWN))
-    return _patch(calls, node, target) if _creates(node) else _patch_object(calls, node, target)
-
-
-def _patch_dict(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    """`mock.patch.dict(sys.modules, {"a.b": fake})`: names that are made up, not looked up."""
-    if not calls.walk.dotted(target).endswith("patch.dict") or not node.args:
-        return None
-    first = node.args[0]
-    return (
-        UNKNOWN
-        if constant_name(first) == "sys.modules" or calls.walk.dotted(calls.annotations.chain(first)) == "sys.modules"
-        else None
-    )
-
-
 def _remote(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`x.remote(...)`: x called, by somebody else."""
     assert isinstance(node.func, ast.Attribute)
@@ -682,6 +613,7 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "attrs.asdict": _as_dict,
     "dataclasses.asdict": _as_dict,
     **handed.WRAPPERS,
+    **mocks.WRAPPERS,
     "importlib.import_module": _import_module,
     "importlib.util.find_spec": _find_spec,
     "typing.cast": _cast,
@@ -694,16 +626,12 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "warnings.filterwarnings": _warnings_of,
     "ray.get": _ray_get,
     "ray.remote": _same,
-    "unittest.mock.patch": _patch,
-    "mock.patch": _patch,
-    "unittest.mock.create_autospec": _autospec,
-    "unittest.mock.patch.object": _patch_object,
-    "mock.patch.object": _patch_object,
 }
 _METHODS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "remote": _remote,
     "options": _options,
     **handed.METHODS,
+    **mocks.METHODS,
     "values": _view,
     "items": _view,
     "get": _view,
@@ -713,7 +641,5 @@ _METHODS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "model_validate": _validated,
     "parse_obj": _validated,
     "popleft": _taken,
-    "setattr": _monkeypatch,
-    "dict": _patch_dict,
     **dict.fromkeys(_LOGGERS, _logger),
 }

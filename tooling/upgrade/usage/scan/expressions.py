@@ -310,14 +310,13 @@ class ExpressionReader:
         else:
             self.walk.emit("operate", node, value, operation=operation, other=other)
 
-    def between(self, node: ast.AST, operation: str, left: ast.expr, right: ast.expr) -> tuple[int, int]:
-        """Values of both sides of an operator; the right one answers where a literal stands on the left."""
-        values = self.value_used(left), self.value_used(right)
-        other = "" if isinstance(right, ast.Constant) else "same" if values[0] == values[1] else "open"
-        self.operate(node, values[0], operation, other)
+    def between(self, node: ast.AST, operation: str, sides: Sequence[ast.expr], values: Sequence[int]) -> None:
+        """Note an operator between two values; the right one answers where a literal stands on the left."""
+        (left, right), (first, second) = sides, values
+        other = "" if isinstance(right, ast.Constant) else "same" if first == second else "open"
+        self.operate(node, first, operation, other)
         if isinstance(left, ast.Constant):
-            self.operate(node, values[1], SWAPPED.get(operation, f"__r{operation[2:]}"))
-        return values
+            self.operate(node, second, SWAPPED.get(operation, f"__r{operation[2:]}"))
 
     def asked(self, node: ast.Call, name: str, operation: str) -> None:
         """What a builtin asks its arguments for: `len(x)`, `sorted(x)`, `max(x, y)`."""
@@ -335,7 +334,8 @@ class ExpressionReader:
 
     def binary(self, node: ast.BinOp, read: bool) -> int:
         """`a + b`."""
-        self.between(node, OPERATORS[type(node.op)], node.left, node.right)
+        values = self.value_used(node.left), self.value_used(node.right)
+        self.between(node, OPERATORS[type(node.op)], (node.left, node.right), values)
         return UNKNOWN
 
     def unary(self, node: ast.UnaryOp, read: bool) -> int:
@@ -346,18 +346,15 @@ class ExpressionReader:
         return UNKNOWN
 
     def compared(self, node: ast.Compare, read: bool) -> int:
-        """`a < b`, `a in b`; whether two are equal or the same is always answered."""
-        left = node.left
-        for operator, right in zip(node.ops, node.comparators, strict=True):
+        """`a < b`, `a in b`; whether two are equal or the same is always answered. A text in it is asked for, not
+        looked up."""
+        sides = [node.left, *node.comparators]
+        values = [UNKNOWN if isinstance(side, ast.Constant) else self.value_used(side) for side in sides]
+        for index, operator in enumerate(node.ops):
             if type(operator) in OPERATORS:
-                self.between(node, OPERATORS[type(operator)], left, right)
-            else:
-                if left is node.left:
-                    self.value_used(left)
-                value = self.value_used(right)
-                if isinstance(operator, ast.In | ast.NotIn):
-                    self.operate(node, value, "__contains__")
-            left = right
+                self.between(node, OPERATORS[type(operator)], sides[index : index + 2], values[index : index + 2])
+            elif isinstance(operator, ast.In | ast.NotIn):
+                self.operate(node, values[index + 1], "__contains__")
         return UNKNOWN
 
     def starred(self, node: ast.Starred, read: bool) -> int:
@@ -407,13 +404,6 @@ class ExpressionReader:
         """Anything else: only what is inside matters."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
-                self.value_used(child)
-        return UNKNOWN
-
-    def compared(self, node: ast.Compare, read: bool) -> int:
-        """A comparison. A text in it is asked for, not looked up."""
-        for child in (node.left, *node.comparators):
-            if not isinstance(child, ast.Constant):
                 self.value_used(child)
         return UNKNOWN
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
-from tooling.upgrade.usage.scan.calls import created
 from tooling.upgrade.usage.scan.expressions import OPERATORS, constant_key
 from tooling.upgrade.usage.scan.frames import DictEntry, ElementOf, KnownDict
+from tooling.upgrade.usage.scan.mocks import created
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -137,14 +137,7 @@ class StatementReader:
                 self.walk.assigned.add(key)
                 self.walk.frame.values[key] = value
                 if target.value.id == self.walk.frame.receiver and self.walk.frame.owner:
-                    key_of_self = (self.walk.frame.owner, target.attr)
-                    once = key_of_self not in self.walk.self_origins
-                    self.walk.self_origins[key_of_self] = origin if once else None
-                    facts = self.walk.facts.classes[self.walk.frame.owner]
-                    if once and target.attr not in {*facts.attributes, *facts.methods, *facts.annotations}:
-                        inherited = self.walk.attribute(self.walk.node("super", self.walk.frame.owner), target.attr)
-                        self.walk.emit("assign", target, inherited, value=value)
-                    facts.attributes.setdefault(target.attr, []).append(value)
+                    self.assign_of_self(target, value, origin)
             self.walk.emit("assign", target, self.walk.attribute(base, target.attr), value=value)
         elif isinstance(target, ast.Tuple | ast.List):
             kind, *inner = self.walk.facts.nodes[value]
@@ -167,6 +160,17 @@ class StatementReader:
             self._assign_item(target, origin)
         elif isinstance(target, ast.Starred):
             self.assign(target.value, UNKNOWN)
+
+    def assign_of_self(self, target: ast.Attribute, value: int, origin: ast.expr | None) -> None:
+        """`self.x = value`; what the class does not define itself may be a property of a base."""
+        owner, name = self.walk.frame.owner, target.attr
+        once = (owner, name) not in self.walk.self_origins
+        self.walk.self_origins[owner, name] = origin if once else None
+        facts = self.walk.facts.classes[owner]
+        if once and name not in {*facts.attributes, *facts.methods, *facts.annotations}:
+            inherited = self.walk.attribute(self.walk.node("super", owner), name)
+            self.walk.emit("assign", target, inherited, value=value)
+        facts.attributes.setdefault(name, []).append(value)
 
     def _assign_name(self, name: str, value: int, origin: ast.expr | None) -> None:
         self.walk.assigned.add(name)
