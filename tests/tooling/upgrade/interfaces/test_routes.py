@@ -86,8 +86,8 @@ def test_routes_have_prefixes_methods_and_alike_parameters():
     (query,) = table["/api/v1/query"]
     assert (query.model, query.body, query.aliases, query.extra) == (
         "Query",
-        ("prompt", "guided_json", "top_k"),
-        ("topk",),
+        ("prompt", "guided_json", "topk"),
+        (),
         "ignore",
     )
 
