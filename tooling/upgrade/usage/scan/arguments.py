@@ -336,6 +336,8 @@ class ArgumentReader:
 
     def quiet_value(self, node: ast.expr) -> int:
         """Value of something that was visited already: no use is noted twice."""
+        if isinstance(node, ast.Dict):
+            return self.walk.displays.get(node, UNKNOWN)
         count, later = len(self.walk.facts.uses), len(self.walk.frame.later)
         value = self.expressions.expression(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else 0
         del self.walk.facts.uses[count:]

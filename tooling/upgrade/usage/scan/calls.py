@@ -80,11 +80,9 @@ class CallReader:
         for argument in (*node.args, *(one.value for one in node.keywords if one.arg is not None)):
             if isinstance(argument, ast.Name):
                 self.arguments.dict_lost(argument.id)
-        if self.walk.facts.nodes[target][0] == "partial":  # other arguments were given before: positions are not known
-            target = int(self.walk.facts.nodes[target][1])
-            found.given = [row for row in found.given if row[1] is not None]
-            found.has_star = found.has_double_star = found.partial = True
         self.emit_call(node, target, found, awaited)
+        while self.walk.facts.nodes[target][0] == "partial":
+            target = int(self.walk.facts.nodes[target][1])
         if isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS:
             mapping = self.arguments.quiet_value(node.func.value)
             if self.walk.facts.nodes[mapping][0] in ("attr", "global"):
@@ -148,6 +146,10 @@ class CallReader:
 
     def emit_call(self, node: Any, target: int, found: CallArguments, awaited: bool | None = None) -> None:
         """Note a call; keywords that are passed only under further conditions are calls of their own."""
+        while self.walk.facts.nodes[target][0] == "partial":  # others were given before: positions are not known
+            target = int(self.walk.facts.nodes[target][1])
+            found.given = [row for row in found.given if row[1] is not None]
+            found.has_star = found.has_double_star = found.partial = True
         self.walk.emit("call", node, target, arguments=found.row(), awaited=awaited)
         for conditions, row in found.conditional:
             with self.walk.under(*conditions):
@@ -206,13 +208,6 @@ class CallReader:
         self.arguments.join(known, other)
         for key, entries in other.entries.items():
             known.entries[key] = [*known.entries.get(key, []), *entries] if self.walk.conditions else entries
-
-    def shown(self, node: ast.Dict) -> int:
-        """Value of a dict display that was visited already."""
-        count = len(self.walk.facts.uses)
-        value = self.expressions.expression(node)
-        del self.walk.facts.uses[count:]
-        return value
 
     def visited(self, node: ast.Call) -> list[int]:
         """Values of the positional arguments, the others visited too."""
@@ -545,7 +540,7 @@ def _view(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`.values()`, `.items()`, `.get()` of dicts whose content is known by display or annotation."""
     assert isinstance(node.func, ast.Attribute)
     shown = node.func.value
-    mapping = calls.arguments.quiet_value(shown) if not isinstance(shown, ast.Dict) else calls.shown(shown)
+    mapping = calls.arguments.quiet_value(shown)
     if calls.walk.dotted(mapping) == "sys.modules":
         return UNKNOWN  # what is not there is no failure
     base = calls.walk.facts.nodes[mapping]

@@ -100,6 +100,8 @@ class WalkState:
         """Per value: whether it can lead to a package outside the standard library."""
         self.context_numbers: dict[Any, int] = {}
         self.test_numbers: dict[tuple[int, int, int], int] = {}
+        self.displays: dict[ast.Dict, int] = {}
+        """Values of dict displays that were visited."""
         self.has_walrus = b":=" in source
         self.filled = frozenset(found.decode() for found in _FILLED.findall(source))
         """Names, and "self.x", of containers that something is put into somewhere in the file."""
@@ -179,6 +181,8 @@ class WalkState:
     def attribute(self, base: int, name: str) -> int:
         """`base.name`."""
         row = self.facts.nodes[base]
+        if name == "__dict__":
+            return self.step("fields", base)
         if row[0] == "import":
             return self.node("import", f"{row[1]}.{name}")
         if row[0] == "name" and not self.hot[base]:

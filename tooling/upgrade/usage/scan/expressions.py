@@ -390,7 +390,8 @@ class ExpressionReader:
                 self.operate(node, value, MAPPED)
         self.walk.visit.target_called(node)
         held = self.walk.step("dict", self.walk.either(values)) if None not in node.keys else UNKNOWN
-        return self.walk.visit.keys_of(node, held)
+        value = self.walk.displays[node] = self.walk.visit.keys_of(node, held)
+        return value
 
     def yielded(self, node: Any, read: bool) -> int:
         """`yield` and `yield from`."""

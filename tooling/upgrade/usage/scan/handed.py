@@ -191,6 +191,10 @@ def starmapped(calls: Calling, node: ast.Call, target: int) -> int | None:
 
 def awaited(calls: Calling, node: ast.expr) -> int:
     """What somebody else gets who awaits this."""
+    if isinstance(node, ast.List | ast.Set | ast.Tuple):  # several, one by one
+        return calls.walk.step(
+            "list", calls.walk.step("later", calls.walk.either([awaited(calls, e) for e in node.elts]))
+        )
     inner = node.value if isinstance(node, ast.Starred) else node
     if isinstance(node, ast.Starred):
         return calls.walk.step("await", calls.walk.iterated(calls.expressions.expression(inner)))
@@ -265,6 +269,7 @@ def resulting(calls: Calling, node: ast.Call, target: int) -> int | None:
 
 
 WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
+    "asyncio.as_completed": scheduled(later=False),
     "asyncio.create_task": scheduled(later=True),
     "asyncio.ensure_future": scheduled(later=True),
     "asyncio.gather": gathered,

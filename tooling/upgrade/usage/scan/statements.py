@@ -140,22 +140,7 @@ class StatementReader:
                     self.assign_of_self(target, value, origin)
             self.walk.emit("assign", target, self.walk.attribute(base, target.attr), value=value)
         elif isinstance(target, ast.Tuple | ast.List):
-            kind, *inner = self.walk.facts.nodes[value]
-            if kind == "columns":  # `a, b = zip(*rows)`: as many as a row has
-                value = int(inner[0])
-            starred = any(isinstance(element, ast.Starred) for element in target.elts)
-            if not starred and self.walk.facts.nodes[value][0] not in ("tuple", "list"):
-                self.walk.emit("unpack", target if origin is None else origin, value, count=len(target.elts))
-            if origin is not None and not _OF_VERSIONS.search(self.walk.text(origin)):
-                origin = None
-            for index, element in enumerate(target.elts):
-                if isinstance(element, ast.Starred):
-                    self.assign(element.value, self.walk.step("list", self.walk.iterated(value)))
-                    value, origin = UNKNOWN, None  # positions after it are not known
-                else:
-                    part = ElementOf(origin, index) if origin is not None else None
-                    item = self.walk.item(value, index)
-                    self.assign(element, item if kind != "columns" else self.walk.step("list", item), part)
+            self._assign_elements(target, value, origin)
         elif isinstance(target, ast.Subscript):
             self._assign_item(target, origin)
         elif isinstance(target, ast.Starred):
@@ -171,6 +156,27 @@ class StatementReader:
             inherited = self.walk.attribute(self.walk.node("super", owner), name)
             self.walk.emit("assign", target, inherited, value=value)
         facts.attributes.setdefault(name, []).append(value)
+
+    def _assign_elements(self, target: ast.Tuple | ast.List, value: int, origin: ast.expr | None) -> None:
+        """`a, *b = value`."""
+        kind, *inner = self.walk.facts.nodes[value]
+        if kind == "columns":  # `a, b = zip(*rows)`: as many as a row has
+            value = int(inner[0])
+        starred = any(isinstance(element, ast.Starred) for element in target.elts)
+        if not starred and self.walk.facts.nodes[value][0] not in ("tuple", "list"):
+            self.walk.emit("unpack", target if origin is None else origin, value, count=len(target.elts))
+        elif self.walk.facts.nodes[value][0] not in ("tuple", "list"):
+            self.walk.emit("iterate", target if origin is None else origin, value, awaited=False)
+        if origin is not None and not _OF_VERSIONS.search(self.walk.text(origin)):
+            origin = None
+        for index, element in enumerate(target.elts):
+            if isinstance(element, ast.Starred):
+                self.assign(element.value, self.walk.step("list", self.walk.iterated(value)))
+                value, origin = UNKNOWN, None  # positions after it are not known
+            else:
+                part = ElementOf(origin, index) if origin is not None else None
+                item = self.walk.item(value, index)
+                self.assign(element, item if kind != "columns" else self.walk.step("list", item), part)
 
     def _assign_name(self, name: str, value: int, origin: ast.expr | None) -> None:
         self.walk.assigned.add(name)
