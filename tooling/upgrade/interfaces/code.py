@@ -166,7 +166,9 @@ class RepositoryCode(SourceModules):
 
     def _has_flags(self, path: str) -> bool:
         file = self._files.get(path)
-        return file is not None and _FLAG.search(file.content) is not None
+        return file is not None and self.remembered.answer(
+            f"flags {file.digest}", lambda: _FLAG.search(file.content) is not None
+        )
 
     def importers(self, path: str) -> list[str]:
         """Files that import a file's module, or something of it."""

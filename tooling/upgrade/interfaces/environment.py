@@ -150,20 +150,13 @@ def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> I
     """Warnings for variables that the old release reads and the new one does not know; counts all that it reads.
 
     Names that the release does not read are the repository's own: AREAL_VLLM."""
-    roots = pair.roots
-    named = [(file, {hit.decode() for hit in set(_NAME.findall(file.content))}) for file in files]
-    own = {name for name in set[str]().union(*(names for _, names in named)) if belongs(name, roots)}
+    named = [(file, _own_names(file, pair)) for file in files]
+    own = set[str]().union(*(names for _, names in named))
     reads = {name: read for name, read in _reads(pair, own).items() if read is not None}
     gone = _unmentioned(pair, reads)
     version = pair.new.release.origin.version
     for file, names in named:
-        if names.isdisjoint(reads):
-            continue
-        if file.kind == "python":
-            mentions = python_mentions(file.module) if file.module is not None else []
-        else:
-            mentions = text_mentions(file.content)
-        for mention in mentions:
+        for mention in _mentions(file, pair) if not reads.keys().isdisjoint(names) else ():
             read = reads.get(mention.name)
             if read is None:
                 continue
@@ -177,6 +170,27 @@ def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> I
                 if renamed is not None and not mention.used:
                     renamed = replace(renamed, certain=False)
                 yield pair.finding(file, place, what, old=old, replacement=renamed)
+
+
+def _own_names(file: RepositoryFile, pair: InterfacePair) -> list[str]:
+    """Names in a file's text that belong to the package."""
+    roots = pair.roots
+
+    def made() -> list[str]:
+        return sorted(name for hit in set(_NAME.findall(file.content)) if belongs(name := hit.decode(), roots))
+
+    return pair.files.answer(f"variables {roots} {file.digest}", made)
+
+
+def _mentions(file: RepositoryFile, pair: InterfacePair) -> list[VariableMention]:
+    def made() -> list[tuple[str, int, int, bool]]:
+        if file.kind != "python":
+            found = text_mentions(file.content)
+        else:
+            found = python_mentions(file.module) if file.module is not None else []
+        return [(each.name, each.line, each.column, each.used) for each in found]
+
+    return [VariableMention(*row) for row in pair.files.answer(f"mentions {file.kind} {file.digest}", made)]
 
 
 _READS: TypeAdapter[dict[str, Read | None]] = TypeAdapter(dict[str, Read | None])

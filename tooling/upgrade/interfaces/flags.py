@@ -104,7 +104,7 @@ class CommandsOfFiles:
             return
         words = [name.encode() for name in names]
         named = [file for file in files if any(word in file.content for word in words)]
-        which = hashlib.sha256(repr((which, names)).encode()).hexdigest()
+        which = hashlib.sha256(repr((which, sorted(names))).encode()).hexdigest()
         pattern = "|".join(sorted(map(re.escape, names), key=len, reverse=True))
         spoken = re.compile(rf"(?<![\w.-])(?:{pattern})(?:\.\w+)*(?![\w.-])")
 

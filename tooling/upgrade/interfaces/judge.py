@@ -58,6 +58,7 @@ def judge_interfaces(
     pair = InterfacePair(ReleaseModules(old), ReleaseModules(new), package, cache, tuple(rivals), where)
     judges = (judge_flags, judge_scripts, judge_routes, judge_environment)
     findings = [finding for judge in judges for finding in judge(files, pair)]
+    pair.files.save()
     unique = {(each.path, each.line, each.kind, each.symbol): each for each in findings}
     ordered = sorted(unique.values(), key=lambda each: (each.path, each.line, each.column, each.symbol))
     return JudgedInterfaces(tuple(ordered), tuple(sorted(pair.uses)), tuple(sorted(pair.unfollowed)))

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from tooling.python import tables
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, InterfaceUse, Unfollowed
+from tooling.upgrade.interfaces.remembered import Remembered
 from tooling.upgrade.sources.cache import touch, write_atomically
 
 if TYPE_CHECKING:
@@ -87,6 +88,12 @@ class InterfacePair:
     repository: Path | None = None
     uses: set[InterfaceUse] = field(default_factory=set)
     unfollowed: set[Unfollowed] = field(default_factory=set)
+    files: Remembered = field(default_factory=Remembered)
+    """What depends on the text of one file alone, besides the two releases."""
+
+    def __post_init__(self) -> None:
+        """Say where it is remembered."""
+        self.files.path = self.remembered(f"files of {self.package}")
 
     def remembered(self, name: str) -> Path | None:
         """The file for what earlier runs read off this repository. name: what of it, and for whom."""
@@ -123,7 +130,14 @@ class InterfacePair:
 
     def is_reached(self, file: RepositoryFile, line: int) -> bool:
         """Whether a line runs on the new version, as far as guards tell."""
-        return file.guards is None or file.guards.reached(line, self.versions(self.new)) is not False
+        if file.kind != "python":
+            return True
+        versions = self.versions(self.new)
+        skipped = self.files.answer(
+            f"skipped {versions} {file.path} {file.digest}",
+            lambda: file.guards.skipped(versions) if file.guards is not None else [],
+        )
+        return not any(first <= line <= last for first, last in skipped)
 
     def finding(
         self,

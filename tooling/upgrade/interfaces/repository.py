@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tooling.python.condition_reader import GuardDefinition, GuardSymbol, read_condition
-from tooling.python.conditions import CompareVersion, Condition, Not, all_hold, answer_by_version, describe, evaluate
+from tooling.python.conditions import CompareVersion, Condition, Not, answer_by_version, describe, evaluate
 from tooling.python.module import Module
 from tooling.python.source import dotted_name, module_name, parsed
 from tooling.upgrade.declarations.find import repository_files
@@ -76,11 +76,11 @@ class Guards:
                 condition = Not(read_condition(node.test, self._scope))
                 yield block[index + 1].lineno, last.end_lineno or last.lineno, condition
 
-    def reached(self, line: int, versions: dict[str, str]) -> bool | None:
-        """Whether a line is reached with these versions (import names and distributions to version): None if unknown,
-        or if nothing guards it."""
-        around = self.around(line)
-        return all_hold(evaluate(each, _answers(versions)) for each in around) if around else None
+    def skipped(self, versions: dict[str, str]) -> list[tuple[int, int]]:
+        """First and last of the lines that are not reached with these versions (import names and distributions to
+        version)."""
+        answers = _answers(versions)
+        return [(first, last) for first, last, condition in self._spans if evaluate(condition, answers) is False]
 
     def around(self, line: int) -> list[Condition]:
         """The conditions that a line stands under."""

@@ -31,7 +31,7 @@ _ROUTES: TypeAdapter[Table] = TypeAdapter(Table)
 
 def judge_routes(files: Sequence[RepositoryFile], pair: InterfacePair) -> Iterator[AuditFinding]:
     """Findings about routes that are gone, and fields that request models lost."""
-    asking = {file.path: file for file in files if _asks(file)}
+    asking = {file.path: file for file in files if _asks(file, pair)}
     before = _routes(pair, pair.old) if asking else {}
     if not before:
         return
@@ -90,9 +90,10 @@ def _routes(pair: InterfacePair, modules: ReleaseModules) -> Table:
     return table
 
 
-def _asks(file: RepositoryFile) -> bool:
+def _asks(file: RepositoryFile, pair: InterfacePair) -> bool:
     """Whether a file may send requests at all: it speaks of HTTP, or of a URL, or has a client."""
-    return (_ASKING if file.kind == "python" else _WRITTEN).search(file.content) is not None
+    speaks = _ASKING if file.kind == "python" else _WRITTEN
+    return pair.files.answer(f"asks {file.kind} {file.digest}", lambda: speaks.search(file.content) is not None)
 
 
 def _methods(rows: list[Route]) -> set[str]:

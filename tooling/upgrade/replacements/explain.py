@@ -34,6 +34,7 @@ class Explainer:
         old one did not."""
         self._between = tuple(between)
         self._kept: dict[tuple[int, int, Absent, Use], Explanation | None] = {}
+        self._homes: dict[tuple[int, int, GoneSymbol, tuple[str, ...]], tuple[Candidate, Symbol] | None] = {}
 
     def __call__(self, absent: Absent, old: Upstream, new: Upstream, use: Use) -> Explanation | None:
         """MOVED, RENAMED or PARAM_RENAMED with what to write; REMOVED with nothing; None where it is not even known
@@ -60,7 +61,7 @@ class Explainer:
                 return FindingKind.REMOVED, None
             certain = module.weight >= _SURE
             return FindingKind.MOVED, Replacement(module.text, module.why, certain)
-        home = Homes(subject, old, new, texts).best()
+        home = self._home(subject, old, new, texts)
         if home is None:
             outside = (
                 not subject.symbol.file and "." in subject.symbol.dotted and not old.store.owns(subject.symbol.dotted)
@@ -73,6 +74,15 @@ class Explainer:
         same = symbol.kind is subject.symbol.kind and not other_value
         certain = _is_sure(candidate) and same and fits(new, symbol, use)
         return _kind(subject.path, candidate.text), Replacement(candidate.text, candidate.why, certain)
+
+    def _home(
+        self, subject: GoneSymbol, old: Upstream, new: Upstream, texts: Sequence[str]
+    ) -> tuple[Candidate, Symbol] | None:
+        """Look for the new home of a symbol once, however many places use it."""
+        key = (id(old), id(new), subject, tuple(texts))
+        if key not in self._homes:
+            self._homes[key] = Homes(subject, old, new, texts).best()
+        return self._homes[key]
 
     def _member(
         self, subject: GoneSymbol, absent: Absent, old: Upstream, new: Upstream, use: Use, texts: Sequence[str]
@@ -95,7 +105,7 @@ class Explainer:
         if not isinstance(found, Found) or found.symbol.kind is not SymbolKind.CLASS:
             return FindingKind.REMOVED, None
         owner = GoneSymbol(path, found.symbol, found.symbol.deprecated or found.deprecated)
-        home = Homes(owner, old, new, [owner.deprecated, *self._announced(path)]).best()
+        home = self._home(owner, old, new, [owner.deprecated, *self._announced(path)])
         if home is None:
             return FindingKind.REMOVED, None
         candidate, symbol = home

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tooling.python.symbols.symbol import Parameter, Signature, Symbol
     from tooling.python.symbols.targets import Resolved
+    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import SourcePlace, Use
     from tooling.upgrade.verdicts.case import JudgedUse
 
@@ -87,23 +88,32 @@ def _text_inside(case: JudgedUse, symbol: Symbol) -> str:
     def causal_mask(shape):
         converter = MaskConverter(is_causal=True)     # warns
     """
+    if symbol.kind is not SymbolKind.FUNCTION or symbol.owner:
+        return ""
     upstream = case.new if symbol in [met.symbol for met in case.after.found] else case.old
-    if symbol.kind is not SymbolKind.FUNCTION or symbol.owner or not mentions(upstream, symbol.file, "eprecat|Warning"):
-        return ""
-    module, function = symbol.dotted.rpartition(".")[0], upstream.tree_of(symbol)
+    key = ("called first", symbol.dotted, symbol.file, str(symbol.line))
+    for name in upstream.store.answer(key, lambda: _called_first(upstream, symbol)):
+        used = upstream.resolve(f"{symbol.dotted.rpartition('.')[0]}.{name}")
+        if isinstance(used, Found) and used.symbol.file == symbol.file and used.symbol.deprecated:
+            return used.symbol.deprecated
+    return ""
+
+
+def _called_first(upstream: Upstream, symbol: Symbol) -> list[str]:
+    """Names of the module that a function calls in any case, in order, if its file announces anything."""
+    function = upstream.tree_of(symbol) if mentions(upstream, symbol.file, "eprecat|Warning") else None
     if function is None:
-        return ""
+        return []
     local = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
     local |= {each.id for each in ast.walk(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    names = []
     for statement in function.body:
         value = getattr(statement, "value", None)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id not in local:
-            used = upstream.resolve(f"{module}.{value.func.id}")
-            if isinstance(used, Found) and used.symbol.file == symbol.file and used.symbol.deprecated:
-                return used.symbol.deprecated
+            names.append(value.func.id)
         if not isinstance(statement, ast.Assign | ast.AnnAssign) and not isinstance(value, ast.Constant):
             break  # what follows may not run
-    return ""
+    return names
 
 
 def _parameters(case: JudgedUse) -> Iterator[UseProblem]:

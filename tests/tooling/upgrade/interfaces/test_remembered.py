@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tooling.upgrade.interfaces.code import RepositoryCode
+from tooling.upgrade.interfaces.flags import CommandsOfFiles
+from tooling.upgrade.interfaces.judge import judge_interfaces
+from tooling.upgrade.interfaces.modules import ReleaseModules
+from tooling.upgrade.interfaces.programs import ReleasePrograms
 from tooling.upgrade.interfaces.remembered import Remembered
 from tooling.upgrade.interfaces.repository import RepositoryFile
 from tooling.upgrade.interfaces.request_finder import RequestFinder
+from tooling.upgrade.sources.folder import memory_release
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,3 +85,73 @@ def test_what_is_not_used_any_more_goes(tmp_path: Path) -> None:
     for number in range(5):
         requests_of({**SOURCES, "own/caller.py": CALLER + b"# %d\n" % number}, tmp_path / "kept")
     assert (tmp_path / "kept").stat().st_size < size + 100
+
+
+SERVER = """
+import argparse, os
+from fastapi import FastAPI
+app = FastAPI()
+@app.get("/health")
+def health(): ...
+DEPTH = os.environ.get("APP_DEPTH")
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--size")
+    parser.parse_args()
+"""
+CLIENT = """import app, os, requests, subprocess
+from packaging.version import Version
+if Version(app.__version__) < Version("2.5"):
+    subprocess.run(["app", "--size", "1"])
+    requests.get("http://localhost/health")
+    os.environ["APP_DEPTH"] = "1"
+"""
+
+
+def lines_judged(repository: Path, cache: Path, new: str) -> list[tuple[int, str]]:
+    """Line and kind of each finding about `CLIENT`; the new release has nothing of what it uses."""
+    scripts = {"app": "app.server:main"}
+    old = memory_release({"app/__init__.py": "", "app/server.py": SERVER}, "app", "1.0", scripts=scripts)
+    gone = "import argparse\ndef main(): argparse.ArgumentParser().parse_args()\n"
+    later = memory_release({"app/__init__.py": "", "app/server.py": gone}, "app", new, scripts=scripts)
+    found = judge_interfaces(repository, old, later, "app", cache=cache)
+    assert {use.line for use in found.uses} <= set(range(1, 9))
+    return [(each.line, str(each.kind)) for each in found.findings]
+
+
+ALL = [(4, "cli-flag"), (5, "http-route"), (6, "env-var")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "new", "judged"),
+    [
+        ("", "", "2.0", ALL),
+        ("", "", "3.0", []),
+        ('Version("2.5")', 'Version("1.5")', "2.0", []),
+        ("< Version", ">= Version", "3.0", ALL),
+        ("import app", "# moved\nimport app", "2.0", [(line + 1, kind) for line, kind in ALL]),
+        ('"--size"', '"size"', "2.0", ALL[1:]),
+        ("/health", "/other", "2.0", [ALL[0], ALL[2]]),
+        ("APP_DEPTH", "APP_WIDTH", "2.0", ALL[:2]),
+    ],
+)
+def test_what_is_remembered_of_one_file_is_of_its_text_and_the_versions(
+    tmp_path: Path, before: str, after: str, new: str, judged: list[tuple[int, str]]
+) -> None:
+    (repository := tmp_path / "repository").mkdir()
+    (repository / "client.py").write_text(CLIENT)
+    assert lines_judged(repository, tmp_path / "kept", "2.0") == ALL
+    (repository / "client.py").write_text(CLIENT.replace(before, after))
+    assert lines_judged(repository, tmp_path / "kept", new) == judged
+    assert lines_judged(repository, tmp_path / "fresh", new) == judged
+
+
+def test_the_order_of_the_names_of_programs_makes_nothing_anew(tmp_path: Path) -> None:
+    """Roots of a release are a set, whose order differs from run to run."""
+    release = memory_release({"app/__init__.py": "", "app/server.py": SERVER, "more/__init__.py": ""}, "app", "1.0")
+    for names, parsed in ((["app", "more"], True), (["more", "app"], False)):
+        file = RepositoryFile("client.py", "python", b"COMMAND = ['python', '-m', 'app.server', '--size', '1']\n")
+        code = RepositoryCode([file], Remembered(tmp_path / "kept"))
+        found = CommandsOfFiles([file], code, names, ReleasePrograms(ReleaseModules(release)), release.digest())
+        code.remembered.save()
+        assert ([use.program for use in found.uses], "module" in vars(file)) == (["app.server"], parsed)
