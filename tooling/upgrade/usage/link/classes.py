@@ -150,6 +150,9 @@ def one(value: Value | None) -> Alternatives:
 
 def joined(parts: Iterable[Alternatives]) -> Alternatives:
     """One of several."""
+    parts = tuple(parts)
+    if len(parts) == 1 and len(parts[0]) == 1:
+        return parts[0]
     found = tuple(dict.fromkeys(entry for part in parts for entry in part))
     if len(found) > MAX_ALTERNATIVES:
         found = tuple(dict.fromkeys(Alternative(entry.value) for entry in found))

@@ -89,7 +89,11 @@ class Resolver:
 
     def value(self, path: str, number: int) -> Alternatives:
         """What a row of a file's table may be."""
-        return UNKNOWN if number <= NONE else self._once((path, number), self._row, path, number)
+        if number <= NONE:
+            return UNKNOWN
+        key = path, number
+        found = self._known.get(key)  # most are
+        return found if found is not None else self._once(key, self._row, path, number)
 
     def _row(self, path: str, number: int) -> Alternatives:
         row = self._store.facts(path).nodes[number]
