@@ -1,10 +1,11 @@
 """How many of the cases in `tests/tooling/upgrade/pairs` an audit judges as marked, those held out apart.
 
-    python benchmarks/upgrade_pairs.py [--corpus hard|plain] [--show dev] [--json]
+    python benchmarks/upgrade_pairs.py [--corpus hard|plain|fresh] [--show dev] [--json]
 
 Each case is two versions of a small package and a client whose lines say what an audit must find; the tests run every
 client on both versions, so the marks are facts. Half of the hard cases, by a hash of the name, are held out: figures
-are printed for them, and --show names lines of the others only.
+are printed for them, and --show names lines of the others only. The fresh ones (`benchmarks/fresh_pairs`) were written
+without reading the audit's code or its pairs, and no test runs them: those of `held_out` shall stay unread.
 
 recall: marked lines with a finding, warnings included. precision: breaking findings on marked lines, of all breaking
 ones; all: the same of warnings too. kind: found lines whose finding has the marked kind.
@@ -24,6 +25,7 @@ from typing import Any
 ALIKE = ({"removed", "renamed", "moved"}, {"param-removed", "param-renamed"})
 """Kinds that differ by whether a replacement was found only."""
 PAIRS = Path(__file__).parents[1] / "tests" / "tooling" / "upgrade" / "pairs"
+FRESH = Path(__file__).with_name("fresh_pairs")
 
 
 @dataclass
@@ -93,19 +95,29 @@ def load_corpus_module(name: str) -> Any:
     return module
 
 
+def halves(corpus: Any, name: str) -> dict[str, list[Any]]:
+    """Return the cases of a corpus: those that may be read, and those held out."""
+    if name == "fresh":
+        return {"dev": corpus.read_pairs(FRESH / "dev"), "held out": corpus.read_pairs(FRESH / "held_out")}
+    pairs = corpus.read_pairs(corpus.HARD if name == "hard" else corpus.FOLDER)
+    held_out = [pair for pair in pairs if name == "hard" and pair.held_out]
+    return {"dev": [pair for pair in pairs if pair not in held_out], "held out": held_out}
+
+
 def main() -> None:
     """Print the tallies."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--corpus", choices=("hard", "plain"), default="hard")
+    parser.add_argument("--corpus", choices=("hard", "plain", "fresh"), default="hard")
     parser.add_argument("--show", choices=("dev", "none"), default="none")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     corpus, auditing = load_corpus_module("corpus"), load_corpus_module("auditing")
-    tallies = {"dev": Tally(), "held out": Tally()}
-    for pair in corpus.read_pairs(corpus.HARD if args.corpus == "hard" else corpus.FOLDER):
-        with tempfile.TemporaryDirectory(prefix="upgrade-pairs-") as folder:
-            held_out = args.corpus == "hard" and pair.held_out
-            tallies["held out" if held_out else "dev"].add(pair, auditing.audited(pair, Path(folder)))
+    tallies: dict[str, Tally] = {}
+    for half, pairs in halves(corpus, args.corpus).items():
+        tally = tallies[half] = Tally()
+        for pair in pairs:
+            with tempfile.TemporaryDirectory(prefix="upgrade-pairs-") as folder:
+                tally.add(pair, auditing.audited(pair, Path(folder)))
     if args.json:
         print(json.dumps({name: asdict(tally) for name, tally in tallies.items()}, indent=1))
         return
