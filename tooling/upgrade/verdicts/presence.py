@@ -95,6 +95,8 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
         yield from _gone_from_here(case)
         return
     absent = case.after.absent[0]
+    if absent.container == "None" and case.use.conditions:
+        return  # `if value:` stands around it, or something like it
     if case.use.action is not Action.ASSIGN and case.context.assigned(case.use, f"{absent.container}.{absent.name}"):
         return
     made = case.use.target.base if isinstance(case.use.target, Attribute) else None
