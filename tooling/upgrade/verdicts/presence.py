@@ -106,8 +106,6 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
         and case.context.extended(absent.container, "__getattr__")
     ):
         return  # the class of the repository answers for names itself
-    if absent.container == "None" and case.use.conditions:
-        return  # `if value:` may stand around it
     kind, replacement = case.explain(absent) or (FindingKind.REMOVED, None)
     if _receiver_changed(case):
         kind, replacement = FindingKind.RETURN_CHANGED, None
