@@ -30,7 +30,7 @@ _MARKER = re.compile(
 )
 """Defaults that stand for an argument that is not passed: `_Unset`, `PydanticUndefined`, `NOT_GIVEN`."""
 _NOTHING = re.compile(
-    r"None|\{\}|\[\]|\(\)|(dict|list|tuple|set|frozenset)\(\)|([\w.]+\.)?_?EMPTY_(DICT|LIST|TUPLE|SET)"
+    r"None|\{\}|\[\]|\(\)|(dict|list|tuple|set|frozenset)\(\)|<?([\w.]+\.)?_?EMPTY_(DICT|LIST|TUPLE|SET)>?"
 )
 """Defaults that hold nothing."""
 
