@@ -216,12 +216,18 @@ class CallReader:
             self.expressions.expression(keyword.value)
         return values
 
+    def attribute_name(self, node: ast.Call) -> str:
+        """The name in `getattr(x, "name")`, also where a constant of the file holds it; "" if it is not known."""
+        second = node.args[1] if len(node.args) > 1 else node
+        if isinstance(second, ast.Name) and not self.walk.is_local(second.id):
+            second = self.walk.module.origins.get(second.id) or second
+        name = constant_name(second)
+        return name if name.isidentifier() else ""
+
     def named_attribute(self, node: ast.Call) -> int | None:
         """Value of `x.name` in `getattr(x, "name", ...)`; None if the name is not known."""
-        name = constant_name(node.args[1]) if len(node.args) > 1 else ""
-        if len(node.args) > 1 and isinstance(node.args[1], ast.Name) and not self.walk.is_local(node.args[1].id):
-            name = constant_name(self.walk.module.origins.get(node.args[1].id) or node.args[1])
-        return self.walk.attribute(self.expressions.base(node.args[0]), name) if name.isidentifier() else None
+        name = self.attribute_name(node)
+        return self.walk.attribute(self.expressions.base(node.args[0]), name) if name else None
 
     def bound_call(
         self, node: Any, function: ast.expr, positional: Sequence[ast.expr], keywords: Sequence[ast.keyword]
@@ -248,9 +254,8 @@ def _getattr(calls: CallReader, node: ast.Call) -> int:
     if len(node.args) == 2:
         return value
     default = calls.expressions.expression(node.args[2])
-    test = calls.walk.test_text(
-        f"hasattr({calls.walk.text(node.args[0])}, {constant_name(node.args[1])!r})", node.args[0]
-    )
+    asked = f"hasattr({calls.walk.text(node.args[0])}, {calls.attribute_name(node)!r})"
+    test = calls.walk.test_text(asked, node.args[0])
     with calls.walk.under(test + 1):  # the default stands for what is not there
         value = calls.expressions.guarded(value)
     with calls.walk.under(-test - 1):
