@@ -83,6 +83,8 @@ SILENT = frozenset({Action.PROBE, Action.OVERRIDE, Action.UNPACK, Action.SUBSCRI
 }
 """Uses that never fail by a missing name, or that other families speak of."""
 _REFUSING = frozenset({Action.CALL, Action.DECORATE, Action.SUBCLASS})
+_OF_A_CLASS = re.compile(r"[\w.]+\.(model_validate|parse_obj)\(")
+"""Methods that call their class with what they are given, which is noted as a call of it."""
 
 
 def absences(case: JudgedUse) -> Iterator[UseProblem]:
@@ -95,6 +97,9 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
         yield from _gone_from_here(case)
         return
     absent = case.after.absent[0]
+    called = _OF_A_CLASS.match(case.use.symbol_text)
+    if case.use.action is Action.CALL and called is not None and absent.name != called[1]:
+        return  # the class that is asked for the method is a use of its own
     if absent.container == "None" and case.use.conditions:
         return  # `if value:` stands around it, or something like it
     if case.use.action is not Action.ASSIGN and case.context.assigned(case.use, f"{absent.container}.{absent.name}"):
