@@ -19,6 +19,7 @@ from tooling.upgrade.usage.scan.arguments import CallArguments
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tooling.upgrade.usage.scan.annotations import AnnotationWalk
     from tooling.upgrade.usage.scan.arguments import ArgumentReader
     from tooling.upgrade.usage.scan.core import WalkState
     from tooling.upgrade.usage.scan.expressions import ExpressionReader
@@ -30,8 +31,12 @@ class Calling(Protocol):
     """What reads calls, as far as it is needed here."""
 
     walk: WalkState
+    annotations: AnnotationWalk
     expressions: ExpressionReader
     arguments: ArgumentReader
+
+    def named_attribute(self, node: ast.Call) -> int | None:
+        """`x.name` of `getattr(x, "name", ...)`."""
 
     def emit_call(self, node: Any, target: int, found: CallArguments, awaited: bool | None = None) -> None:
         """Note a call."""

@@ -17,10 +17,10 @@ from tooling.upgrade.usage.scan.arguments import constant_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tooling.upgrade.usage.scan.calls import CallReader
+    from tooling.upgrade.usage.scan.handed import Calling
 
 
-def _patch_object(calls: CallReader, node: ast.Call, target: int) -> int | None:
+def _patch_object(calls: Calling, node: ast.Call, target: int) -> int | None:
     value = calls.named_attribute(node)
     if value is None or _creates(node):
         return None
@@ -48,12 +48,12 @@ def created(node: ast.expr) -> list[str]:
     return [f"{dotted_name(node.args[0])}.{name}" if name else constant_name(node.args[0])]
 
 
-def _patch(calls: CallReader, node: ast.Call, target: int) -> int | None:
+def _patch(calls: Calling, node: ast.Call, target: int) -> int | None:
     """`mock.patch("a.b", create=True)` names nothing that has to be there."""
     return UNKNOWN if _creates(node) else None
 
 
-def _autospec(calls: CallReader, node: ast.Call, target: int) -> int | None:
+def _autospec(calls: Calling, node: ast.Call, target: int) -> int | None:
     """`create_autospec(f)` is called like `f`; of a class it is one, or an instance. A mock has more beside."""
     if len(node.args) != 1:
         return None
@@ -63,7 +63,7 @@ def _autospec(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return calls.walk.node("documented", made, "a mock is specified by it") if made > NONE else UNKNOWN
 
 
-def _monkeypatch(calls: CallReader, node: ast.Call, target: int) -> int | None:
+def _monkeypatch(calls: Calling, node: ast.Call, target: int) -> int | None:
     """pytest's `monkeypatch.setattr(x, "name", value)`; its form with a dotted string is a string like others."""
     if not calls.walk.is_of_stranger(target) or (len(node.args) < 3 and not _creates(node)):
         return None
@@ -71,7 +71,7 @@ def _monkeypatch(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return _patch(calls, node, target) if _creates(node) else _patch_object(calls, node, target)
 
 
-def _patch_dict(calls: CallReader, node: ast.Call, target: int) -> int | None:
+def _patch_dict(calls: Calling, node: ast.Call, target: int) -> int | None:
     """`mock.patch.dict(sys.modules, {"a.b": fake})`: names that are made up, not looked up."""
     if not calls.walk.dotted(target).endswith("patch.dict") or not node.args:
         return None
@@ -83,14 +83,14 @@ def _patch_dict(calls: CallReader, node: ast.Call, target: int) -> int | None:
     )
 
 
-WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
+WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "unittest.mock.patch": _patch,
     "mock.patch": _patch,
     "unittest.mock.create_autospec": _autospec,
     "unittest.mock.patch.object": _patch_object,
     "mock.patch.object": _patch_object,
 }
-METHODS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
+METHODS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "setattr": _monkeypatch,
     "dict": _patch_dict,
 }
