@@ -81,8 +81,35 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "            raise RuntimeError('the optimizer is not initialized')\n",
             "def f(c):\n    if not c.use_beam_search:\n"
             "        raise NotImplementedError('Currently beam search is not supported in this backend.')\n",
+            "def f(rows):\n    if rows:\n        return None\n    return rows[0]\n",
+            "def f(m):\n    if hasattr(m, 'scale'):\n        return 1.0\n    return m.scale.item()\n",
+            "class A:\n    def f(self):\n        if self.run is None:\n            return self.run\n"
+            "        self.run = start()\n        return self.run\n",
+            "def f():\n    if is_rich_available():\n        raise ImportError('This needs rich: pip install rich')\n",
+            "def f():\n    if _TRITON_AVAILABLE:\n"
+            "        raise RuntimeError('Triton is required, but not available')\n",
+            "def f(c):\n    if isinstance(c, PeftConfig):\n"
+            "        raise TypeError(f'`c` must be a `peft.PeftConfig` instance, got {type(c)}')\n",
+            "def f(n, loss):\n    if n is not None:\n        return loss.mean()\n    return loss.sum() / n\n",
+            "class A:\n    def f(self):\n        if self.s is not None:\n            raise RuntimeError('reset')\n"
+            "        try:\n            return self.s.call()\n        except OSError:\n            return None\n",
         ],
         [
+            "def f(rows):\n    if not rows:\n        return None\n    return rows[0]\n",
+            "def f(m):\n    if not hasattr(m, 'scale'):\n        return 1.0\n    return m.scale.item()\n",
+            "def f(m):\n    if hasattr(m, 'scale'):\n        return m\n    m.scale = make()\n"
+            "    return m.scale.item()\n",
+            "def f(x):\n    if x is None:\n        return x\n    y = x.strip()\n    x = y.lower()\n    return x\n",
+            "class A:\n    def f(self):\n        if self.run is not None:\n            return self.run\n"
+            "        self.run = start()\n        return self.run\n",
+            "def f():\n    if not is_rich_available():\n"
+            "        raise ImportError('This needs rich: pip install rich')\n",
+            "def f():\n    if is_npu_available():\n        raise RuntimeError('8-bit optimizers do not run on NPUs')\n",
+            "def f(c):\n    if isinstance(c, bool):\n        raise TypeError('`c` must be an int, got a bool')\n",
+            "def f(c):\n    if isinstance(c, dict):\n        raise TypeError('`c` must not be a dict')\n",
+            "def f(n, text):\n    if n is not None:\n        return text\n    return text % n\n",
+            "class A:\n    def f(self):\n        if self.s is not None:\n            raise RuntimeError('reset')\n"
+            "        try:\n            return self.s.call()\n        except AttributeError:\n            return None\n",
             "def f(path):\n    if path is None:\n        raise ValueError('path is required')\n    return path.name\n",
             "def f(x, y):\n    if x is None:\n        x = y\n        return x.shape[0]\n    return 0\n",
             "def f(missing_keys):\n    if missing_keys:\n        raise KeyError('missing_keys are missing')\n",
@@ -100,8 +127,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "    return send(batch.target, batch.source, group)\n",
             "def save(model, path, part=None, template_name='t'):\n    return 1\n\n\ndef f(model, path, c):\n"
             "    save(model, path, c.template_name)\n",
+            "class A(B):\n    def training_step(self, model, inputs, count=None):\n"
+            "        return super().training_step(model, count, inputs)\n",
         ],
         [
+            "class A(B):\n    def training_step(self, model, inputs, count=None):\n"
+            "        return super().training_step(model, inputs, count)\n",
+            "class A(B):\n    def __init__(self, model, inputs):\n        super().__init__(inputs, model)\n",
+            "class A(B):\n    def log(self, level, msg):\n        super().write(msg, level)\n",
             "def kl(logp, reference):\n    return logp - reference\n\n\ndef f(logp, reference):\n"
             "    return kl(logp, reference)\n",
             "def kl(logp, reference):\n    return logp - reference\n\n\ndef f(reference, other):\n"
@@ -146,8 +179,25 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{READY}    found = ready()\n    return xs if found == 1 else found.rows\n",
             "class A:\n    async def rows(self):\n        return []\n\n    async def f(self):\n"
             "        return [x for x in self.rows()]\n",
+            "import asyncio\nasync def f(servers):\n    results = asyncio.gather(*[s.stop() for s in servers])\n"
+            "    return sum(r for r in results)\n",
+            "import asyncio\nasync def f(names, work):\n    results = asyncio.gather(*work)\n"
+            "    return list(zip(names, results))\n",
+            "from fastapi import Request\nasync def f(request: Request):\n    data = request.json()\n"
+            "    return data.get('query')\n",
+            "import asyncio\nclass A:\n    async def ask(self, x): ...\n    async def f(self, x, judge):\n"
+            "        one, two = await asyncio.gather(self.ask(x), self.ask(x))\n        if one == two:\n"
+            "            one = self.ask(x)\n        return await judge(one, two)\n",
         ],
         [
+            "import asyncio\nasync def f(work):\n    results = asyncio.gather(*work)\n    results.cancel()\n",
+            "import asyncio\nasync def f(names, work):\n    results = await asyncio.gather(*work)\n"
+            "    return list(zip(names, results))\n",
+            "from flask import Request\nasync def f(request: Request):\n    data = request.json()\n"
+            "    return data.get('query')\n",
+            "class A:\n    async def ask(self, x): ...\n    async def f(self, x, judge):\n        one = self.ask(x)\n"
+            "        if x:\n            one = await one\n        return await judge(one)\n",
+            "async def rows():\n    yield 1\nasync def f():\n    return [x async for x in rows()]\n",
             f"{READY}    if await ready():\n        return xs\n",
             f"{READY}    waiting = ready()\n    return await waiting\n",
             f"{READY}    return await asyncio.gather(ready(), *[ready() for _ in xs])\n",
@@ -250,8 +300,24 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["def f(x, mask):\n    x = x * mask\n    return x.sum() / mask.sum().clamp(min=1)\n"],
     ),
     "dropped-result": (
-        ["import torch\ndef f(x):\n    x.clamp(max=2.0)\n    return x\n", "def f(text):\n    text.strip()\n"],
-        ["import torch\ndef f(x):\n    x.clamp_(max=2.0)\n    return x.clamp(0)\n"],
+        [
+            "import torch\ndef f(x):\n    x.clamp(max=2.0)\n    return x\n",
+            "def f(text):\n    text.strip()\n",
+            "import torch\ndef f(x: torch.Tensor, device):\n    x.to(device)\n    return x\n",
+            "import torch\ndef f(model):\n    for param in model.parameters():\n"
+            "        param.data.to(torch.bfloat16)\n",
+            "import torch\nimport torch.distributed as dist\ndef f(state, device):\n    state.to(device)\n"
+            "    dist.broadcast(state, 0)\n",
+            "import torch\ndef f(ids, labels, device):\n    labels.to(device)\n    return labels.shape[0]\n",
+        ],
+        [
+            "import torch\ndef f(x):\n    x.clamp_(max=2.0)\n    return x.clamp(0)\n",
+            "import torch\ndef f(model, device):\n    model.to(device)\n    return model.forward\n",
+            "import torch\ndef f(tokenizer, text, device):\n    rows = tokenizer(text)\n    rows.to(device)\n"
+            "    return rows['input_ids'].shape\n",
+            "import torch\nimport torch.distributed as dist\ndef f(model, device):\n    model.to(device)\n"
+            "    dist.broadcast_object_list([model], 0)\n",
+        ],
     ),
     "host-sync-in-loop": (
         ["import torch\ndef train_batch(xs):\n    total = 0\n    for x in xs:\n        total += x.item()\n"],
@@ -276,8 +342,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "async def save():\n    pass\nasync def main():\n    save()\n",
             "class A:\n    async def save(self):\n        pass\n    def run(self):\n        self.save()\n",
+            "import asyncio\nclass A:\n    def __init__(self):\n        self.lock = asyncio.Lock()\n"
+            "    async def f(self):\n        self.lock.acquire()\n",
         ],
         [
+            "import threading\nclass A:\n    def __init__(self):\n        self.lock = threading.Lock()\n"
+            "    async def f(self):\n        self.lock.acquire()\n",
+            "import asyncio\nclass A:\n    def __init__(self):\n        self.lock = asyncio.Lock()\n"
+            "    async def f(self):\n        await self.lock.acquire()\n        self.lock.release()\n",
             "async def save():\n    pass\nasync def main():\n    await save()\n",
             "def task(f):\n    return f\n@task\nasync def save():\n    pass\ndef main():\n    save()\n",
         ],

@@ -84,12 +84,21 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(names):\n    files = filter(is_json, names)\n    if not files:\n        raise ValueError\n"
             "    return files\n",
             "from lib import is_torch_available\nif is_torch_available:\n    x = 1\n",
+            "from contextlib import contextmanager\n@contextmanager\ndef quiet():\n    yield\n\n\ndef f():\n"
+            "    if quiet():\n        step()\n",
+            "def f(self, value):\n    if self.version.get_lock():\n        self.version.value = value\n",
+            "from filelock import FileLock\ndef f(path):\n    if FileLock(path, timeout=60):\n        make(path)\n",
         ],
         [
             "def ready():\n    return probe()\n\n\ndef f(ready):\n    if not ready:\n        return 1\n    return 2\n",
             "def f(names):\n    files = list(filter(is_json, names))\n    if not files:\n"
             "        raise ValueError\n    return files\n",
             "from lib import is_torch_available\nif is_torch_available():\n    x = 1\n",
+            "from contextlib import contextmanager\n@contextmanager\ndef quiet():\n    yield\n\n\ndef f():\n"
+            "    with quiet():\n        step()\n",
+            "def f(self, value):\n    if self.lock.acquire(timeout=5):\n        self.value = value\n",
+            "from functools import cache\n@cache\ndef quiet():\n    return False\n\n\ndef f():\n"
+            "    if quiet():\n        step()\n",
         ],
     ),
     "result-of-nothing": (

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, own_nodes
 from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
+from tooling.review.rules.conditions import stored
+from tooling.review.rules.readings import class_of_value
 from tooling.review.rules.robustness import TEARDOWN
 
 if TYPE_CHECKING:
@@ -73,7 +75,10 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
         name = ""
         if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
             name = parent.targets[0].id
-        if (name or _needs_result(module, node)) and _is_coroutine(module, side, node):
+        made = (name or _needs_result(module, node)) and (
+            _is_coroutine(module, side, node) or module.dotted(node.func) == "asyncio.gather"
+        )
+        if made:
             function = module.function_of(node)
             uses = [
                 each
@@ -81,9 +86,28 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
                 if isinstance(each, ast.Name) and each.id == name and each.lineno > node.lineno
             ]
             stored_again = any(isinstance(each.ctx, ast.Store) for each in uses)
-            if not name or (uses and not stored_again and all(_needs_result(module, each) for each in uses)):
+            # `x = await f()`, `x, y = await gather(f(), g())`
+            others = [each for each in own_nodes(function) if isinstance(each, ast.Assign)] if name and function else []
+            awaited = any(
+                isinstance(each.value, ast.Await)
+                and name in stored(each.targets)
+                and not any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(each.value))
+                for each in others
+            )
+            if (
+                awaited
+                and function is not None
+                and not any(isinstance(module.parents.get(each), ast.Await) for each in uses)
+            ):
+                said = f"`{name}` is a coroutine here, and what one returned elsewhere"
+                yield Place(module.path, node.lineno, said)
+            elif not name or (uses and not stored_again and all(_needs_result(module, each) for each in uses)):
                 said = f"`{ast.unparse(node.func)}(...)` is used as if it were awaited"
                 yield Place(module.path, node.lineno, said)
+
+
+_OF_FUTURES: Final = frozenset({"add_done_callback", "cancel", "cancelled", "done", "exception", "result"})
+_TAKE_ITEMS: Final = frozenset({"any", "dict", "enumerate", "len", "list", "max", "min", "set", "sorted", "sum", "zip"})
 
 
 def _needs_result(module: Module, node: ast.expr) -> bool:
@@ -92,11 +116,14 @@ def _needs_result(module: Module, node: ast.expr) -> bool:
     if isinstance(parent, ast.BoolOp) and parent.values[-1] is node:
         return _needs_result(module, parent)  # `await (found or self.load())`
     if isinstance(parent, ast.Attribute):
-        return parent.attr not in {"close", "send", "throw", "__name__"}
+        return parent.attr not in {"close", "send", "throw", "__name__"} | _OF_FUTURES
+    if isinstance(parent, ast.Call) and isinstance(parent.func, ast.Name) and node in parent.args:
+        # `tasks = list(f())` is wrong; `gather(*[f()])` is not.
+        return parent.func.id in _TAKE_ITEMS and (len(parent.args) == 1 or parent.func.id == "zip")
     if isinstance(parent, ast.If | ast.While | ast.IfExp | ast.Assert):
         return parent.test is node
     if isinstance(parent, ast.For | ast.comprehension):
-        return parent.iter is node
+        return parent.iter is node and not getattr(parent, "is_async", 0)
     if isinstance(parent, ast.Subscript):
         return parent.value is node
     return isinstance(parent, ast.Compare | ast.BinOp | ast.UnaryOp | ast.FormattedValue | ast.BoolOp)
@@ -104,6 +131,9 @@ def _needs_result(module: Module, node: ast.expr) -> bool:
 
 def _is_coroutine(module: Module, side: Side, call: ast.Call) -> bool:
     func = call.func
+    known = [each for each, names in _KNOWN.items() if isinstance(func, ast.Attribute) and func.attr in names]
+    if known and isinstance(func, ast.Attribute) and class_of_value(module, call, func.value) in known:
+        return True
     if isinstance(func, ast.Attribute) and dotted_name(func.value) == "self":
         return _is_plain_async(module.methods_called(call))
     name = module.dotted(func)
@@ -113,7 +143,19 @@ def _is_coroutine(module: Module, side: Side, call: ast.Call) -> bool:
         named = [each for each in module.functions() if each.name == func.id]
         return _is_plain_async(named) and named[0] in module.tree.body
     target = side.definition(name) if isinstance(func, ast.Name) else None
-    return target is not None and isinstance(target[1], ast.AsyncFunctionDef) and not target[1].decorator_list
+    return target is not None and isinstance(target[1], Function) and _is_plain_async([target[1]])
+
+
+_KNOWN: Final = {
+    "asyncio.Condition": {"acquire", "wait", "wait_for"},
+    "asyncio.Event": {"wait"},
+    "asyncio.Lock": {"acquire"},
+    "asyncio.Queue": {"get", "join", "put"},
+    "asyncio.Semaphore": {"acquire"},
+    "fastapi.Request": {"body", "form", "json"},
+    "starlette.requests.Request": {"body", "form", "json"},
+}
+"""Coroutines of other packages, by their class."""
 
 
 def _is_plain_async(found: list[Function]) -> bool:

@@ -214,6 +214,15 @@ def _least_length(test: ast.expr) -> tuple[str, int]:
 def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
     """Find a condition on a function, or on a lazy iterator, which holds whatever is asked."""
     for node in _asked(module):
+        asked = node.func if isinstance(node, ast.Call) else None
+        if asked is not None:
+            lock = last_name(asked) in {"FileLock", "SoftFileLock", "get_lock"}
+            ours = isinstance(asked, ast.Name) and not is_local(module, node, asked.id)
+            target = side.named(module, asked.id) if isinstance(asked, ast.Name) and ours else None
+            marks = target[1].decorator_list if target is not None and isinstance(target[1], Function) else []
+            if lock or (len(marks) == 1 and last_name(marks[0]) in {"contextmanager", "asynccontextmanager"}):
+                said = f"`{ast.unparse(asked)}(...)` is always true: it is for `with`, which enters it"
+                yield Place(module.path, node.lineno, said)
         if not isinstance(node, ast.Name):
             continue
         if _is_function(module, side, node):

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _SAYS_MISSING: Final = re.compile(
     r"\b(?:not (?:set|found|initiali[sz]ed|given|provided|specified|loaded|defined)|"
-    r"missing|required|uninitiali[sz]ed)|\bmust (?:be (?:given|provided|set|specified|initiali[sz]ed)|provide|specify)|"
+    r"missing|required|uninitiali[sz]ed)|"
+    r"\bmust (?:be (?:given|provided|set|specified|initiali[sz]ed)|pass|provide|specify)|"
     r"^no\b|\b(?:is|are|was|were|not be) empty\b"
 )
 _NAMED_MISSING: Final = re.compile(
@@ -51,6 +52,8 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
             used = _first_use(module, _following(module, node), name)
             if used is not None:
                 yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where `{name}` is None")
+        if not node.orelse and isinstance(node.body[-1], _LEAVES):
+            yield from _left_when_there(module, node)
         if (
             isinstance(node.test, ast.UnaryOp)
             and isinstance(node.test.op, ast.Not)
@@ -65,9 +68,67 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
             if kind and _DEPRECATES.search(text) and not re.search(r"\bnot\b|must|expected", text):
                 said = f"says that a `{ast.unparse(kind[0])}` is deprecated where there is none"
                 yield Place(module.path, node.lineno, said)
+        if isinstance(node.body[0], ast.Raise) and (said := _raised_where_right(node.test, node.body[0])):
+            yield Place(module.path, node.lineno, said)
         there = name if name and not is_none else _plain_name(node.test)
         if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
             yield Place(module.path, node.lineno, f"says that `{there}` is missing where it is there")
+
+
+def _left_when_there(module: Module, node: ast.If) -> Iterator[Place]:
+    """Find what goes on only where something is empty or not there, and takes it all the same: `if rows: return` before
+    `rows[0]`, `if hasattr(x, "y"): return` before `x.y.z`; and `if x is None: return x` before `x = make()`."""
+    rest = _following(module, node)
+    name, asked = _plain_name(node.test), node.test
+    used = _first_use(module, rest, name) if name else None
+    index = used.slice if isinstance(used, ast.Subscript) else None
+    if isinstance(index, ast.Constant) and type(index.value) is int:
+        yield Place(module.path, node.lineno, f"goes on with `{name}[{index.value}]` only where `{name}` is empty")
+    if isinstance(asked, ast.Call) and last_name(asked.func) == "hasattr" and len(asked.args) == 2:
+        attribute = asked.args[1].value if isinstance(asked.args[1], ast.Constant) else None
+        attribute = attribute if isinstance(attribute, str) else ""
+        name = f"{ast.unparse(asked.args[0])}.{attribute}"
+        used = _first_use(module, rest, name) if attribute else None
+        if used is not None:
+            yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where there is no `{name}`")
+    name, is_none = _compared_with_none(node.test)
+    left = node.body[0].value if isinstance(node.body[0], ast.Return) else None
+    if is_none and left is not None and ast.unparse(left) == name:
+        uses = [each for one in rest for each in ast.walk(one) if isinstance(each, ast.expr)]
+        uses = [each for each in uses if isinstance(each, ast.Name | ast.Attribute) and ast.unparse(each) == name]
+        first = min(uses, key=lambda each: (each.lineno, each.col_offset), default=None)
+        made = module.parents.get(first) if first is not None else None
+        if isinstance(made, ast.Assign) and made in rest and made.targets == [first] and len(uses) > 1:
+            own = any(ast.unparse(each) == name for each in ast.walk(made.value) if isinstance(each, ast.expr))
+            if not own:
+                yield Place(module.path, node.lineno, f"returns where `{name}` is None, and makes it where it is there")
+
+
+_AVAILABLE: Final = re.compile(r"is_\w+_(?:available|installed)|_*(?:HAS|HAVE)_\w+|\w+_(?:AVAILABLE|INSTALLED)")
+_EXPECTED: Final = re.compile(r"(?:(?:must|should) be|expected|expects) (?:(?:an?|instance|of|the) )*[`'\"]*([\w.]+)")
+_NOT_INSTALLED: Final = re.compile(
+    r"\binstall(?:ed)?\b|\bis required\b|\brequires\b|not (?:available|found)|unavailable"
+)
+
+
+def _raised_where_right(test: ast.expr, raised: ast.Raise) -> str:
+    """Say why an error comes where what it asks for holds: `if is_x_available(): raise ImportError`, and
+    `if isinstance(x, list): raise TypeError("x must be a list")`; "" where it does not."""
+    if not isinstance(raised.exc, ast.Call):
+        return ""
+    text = " ".join(_texts(raised))
+    plain = not isinstance(test, ast.Call) or not test.args
+    asked = last_name(test.func if isinstance(test, ast.Call) else test) if plain else ""
+    if _AVAILABLE.fullmatch(asked):
+        imports = last_name(raised.exc.func) in {"ImportError", "ModuleNotFoundError"}
+        if _NOT_INSTALLED.search(text) and (imports or "conflict" not in text):
+            return f"says that something is missing where `{ast.unparse(test)}` holds"
+    if isinstance(test, ast.Call) and last_name(test.func) == "isinstance" and len(test.args) == 2:
+        kind = last_name(test.args[1])
+        expected = _EXPECTED.search(text)
+        if kind and expected is not None and last_word(expected[1]) == kind:
+            return f"says that a `{kind}` is expected where it is one"
+    return ""
 
 
 def _compared_with_none(test: ast.expr) -> tuple[str, bool]:
@@ -102,9 +163,20 @@ def _following(module: Module, node: ast.stmt) -> list[ast.stmt]:
     return []
 
 
+_ARITHMETIC: Final = (ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
+
+
+_OF_NONE: Final = frozenset({"AttributeError", "BaseException", "Exception", "IndexError", "TypeError"})
+"""Errors of what is done with None, or with nothing."""
+
+
 def _first_use(module: Module, body: Sequence[ast.stmt], name: str) -> ast.expr | None:
     """Return the first `name.x`, `name[x]` or `name(x)` of straight-line code, if nothing may have set the name."""
     for statement in body:
+        if isinstance(statement, ast.Try):
+            kinds = [each for one in statement.handlers for each in (ast.walk(one.type) if one.type else [None])]
+            caught = any(each is None or (isinstance(each, ast.expr) and last_name(each) in _OF_NONE) for each in kinds)
+            return None if caught else _first_use(module, statement.body, name)
         if not isinstance(
             statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Raise | ast.If
         ):
@@ -122,6 +194,8 @@ def _first_use(module: Module, body: Sequence[ast.stmt], name: str) -> ast.expr 
             value = node.func if isinstance(node, ast.Call) else None
             if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load):
                 value = node.value
+            if isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
+                value = next((each for each in (node.left, node.right) if ast.unparse(each) == name), None)
             if value is not None and isinstance(node, ast.expr) and ast.unparse(value) == name:
                 return node
         stored = (each for each in nodes if isinstance(getattr(each, "ctx", None), ast.Store))
@@ -217,7 +291,11 @@ def _argument_names(call: ast.Call) -> list[str]:
 def _target(module: Module, side: Side, call: ast.Call) -> dict[str, bool] | None:
     """Return what `_positional` returns of a function of ours that is called by name, or of a method of the same
     class, without its self."""
-    func = call.func
+    func, around = call.func, module.function_of(call)
+    if isinstance(func, ast.Attribute) and ast.unparse(func.value) == "super()" and isinstance(around, Function):
+        # A method takes what the one takes that it overrides; constructors are each as they like.
+        same = around.name == func.attr and around.name != "__init__"
+        return dict.fromkeys(_positional(around, bound=True), False) if same else None
     if isinstance(func, ast.Attribute):
         found = module.methods_called(call)
         static = any(last_name(each) == "staticmethod" for method in found for each in method.decorator_list)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, own_nodes, parameters
 from tooling.review.records import Place, Rule, Severity
+from tooling.review.rules.distributed import collective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -119,10 +120,38 @@ def dropped_result(module: Module, _side: Side) -> Iterator[Place]:
             continue
         name = call.func.attr
         pure = name in _PURE_TEXT or (name in _PURE and "torch" in module.text)
+        # These change a module in place, and nothing of a tensor.
+        pure |= name in _MOVES and "torch" in module.text and is_tensor(module, call.func.value)
         # A call that is expected to raise is made for nothing on purpose.
         withs = (each.items[0] for each in module.around(node) if isinstance(each, ast.With))
         if pure and not any("raises" in ast.unparse(item) for item in withs):
             yield Place(module.path, node.lineno, f"the result of `.{name}()` is dropped: nothing happens")
+
+
+_MOVES: Final = frozenset({"bfloat16", "cpu", "cuda", "double", "float", "half", "to"})
+_OF_TENSORS: Final = frozenset(
+    {"contiguous", "detach", "dim", "is_cpu", "masked_fill", "ndim", "numel", "reshape", "shape", "unsqueeze", "view"}
+)
+
+
+def is_tensor(module: Module, node: ast.expr) -> bool:
+    """Whether the function around says that something is a tensor: by an annotation, by what it asks of it, or since
+    it is sent to other ranks."""
+    if isinstance(node, ast.Attribute) and node.attr in {"data", "grad"}:
+        return "param" in last_name(node.value)
+    function, name = module.function_of(node), ast.unparse(node)
+    if not isinstance(function, Function) or not isinstance(node, ast.Name | ast.Attribute):
+        return False
+    given = [*function.args.args, *function.args.kwonlyargs]
+    annotation = next((each.annotation for each in given if each.arg == name), None)
+    if annotation is not None:
+        return last_name(annotation) == "Tensor"
+    for each in own_nodes(function):
+        if isinstance(each, ast.Attribute) and each.attr in _OF_TENSORS and ast.unparse(each.value) == name:
+            return True
+        if collective(module, each) and any(ast.unparse(sent) == name for sent in getattr(each, "args", ())[:1]):
+            return "object" not in collective(module, each)
+    return False
 
 
 def host_sync_in_loop(module: Module, _side: Side) -> Iterator[Place]:

@@ -8,7 +8,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import last_name
+from tooling.python.module import Function, last_name
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.command_lines import is_message
 
@@ -70,6 +70,26 @@ def defaults_of(spec: ast.arguments) -> list[tuple[str, ast.expr | None]]:
     positional = list(zip([*spec.posonlyargs, *spec.args][::-1], spec.defaults[::-1], strict=False))
     named = list(zip(spec.kwonlyargs, spec.kw_defaults, strict=True))
     return [(each.arg, default) for each, default in (*positional, *named)]
+
+
+def class_of_value(module: Module, call: ast.Call, owner: ast.expr) -> str:
+    """Return the class of `self.lock`, which the class sets to `asyncio.Lock()` alone, and of an annotated parameter;
+    "" where it is not known."""
+    function = module.function_of(call)
+    if isinstance(owner, ast.Name) and isinstance(function, Function):
+        given = [*function.args.args, *function.args.kwonlyargs]
+        annotation = next((each.annotation for each in given if each.arg == owner.id), None)
+        return module.dotted(annotation) if annotation is not None else ""
+    around = module.class_of(function) if function is not None else None
+    if around is None or not isinstance(owner, ast.Attribute) or ast.unparse(owner.value) != "self":
+        return ""
+    made = set()
+    for node in ast.walk(around):
+        stores = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if stores and ast.unparse(node) == ast.unparse(owner):
+            value = getattr(module.parents[node], "value", None)
+            made.add(module.dotted(value.func) if isinstance(value, ast.Call) else "")
+    return made.pop() if len(made) == 1 else ""
 
 
 def _is_str(call: ast.Call) -> bool:
