@@ -1,7 +1,9 @@
-"""Functions that are passed to the package and called by it in another way now. The evidence is a call inside it:
+"""Functions that are passed to the package and called by it in another way now.
 
-def run(self):                      def run(self):
-    self.on_step(1)                     self.on_step(1, loss)       # Loop(lambda step: ...) no longer fits
+    def run(self):                      def run(self):
+        self.on_step(1)                     self.on_step(1, loss)       # Loop(lambda step: ...) no longer fits
+
+The evidence is a call inside the package.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class CallBack:
+class Callback:
     """A call of what was passed."""
 
     arguments: WrittenCall
@@ -67,7 +69,7 @@ def misfits(case: JudgedUse) -> Iterator[UseProblem]:
             )
 
 
-def _calls(side: Callable_, name: str) -> list[CallBack]:
+def _calls(side: Callable_, name: str) -> list[Callback]:
     """Calls of a parameter in the function that it is passed to, or by methods of the class that keeps it; [] where
     that is not all that becomes of it."""
     function = side.tree.function_of(side.symbol)
@@ -93,8 +95,8 @@ def _calls(side: Callable_, name: str) -> list[CallBack]:
     return [] if hidden else found
 
 
-def _of(tree: ast.AST, called: set[str]) -> Iterator[CallBack]:
+def _of(tree: ast.AST, called: set[str]) -> Iterator[Callback]:
     awaited = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Await)}
     for each in (one for one in ast.walk(tree) if isinstance(one, ast.Call)):
         if isinstance(each.func, ast.Name | ast.Attribute) and ast.unparse(each.func) in called:
-            yield CallBack(written_call(each), ast.unparse(each), id(each) in awaited)
+            yield Callback(written_call(each), ast.unparse(each), id(each) in awaited)

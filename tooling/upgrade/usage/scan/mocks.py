@@ -1,8 +1,10 @@
-"""Mocks and monkey patches of tests: what they assign for a while, and what they make that is not there.
+"""Mocks and monkey patches of tests.
 
-mock.patch.object(Engine, "load", fake)        Engine.load is assigned
-mock.patch("up.load", create=True)             up.load need not be there
-monkeypatch.setattr(up, "load", fake)          up.load is assigned
+    mock.patch.object(Engine, "load", fake)        Engine.load is assigned
+    mock.patch("up.load", create=True)             up.load need not be there
+    monkeypatch.setattr(up, "load", fake)          up.load is assigned
+
+What they assign lasts for a while, and counts as an assignment all the same.
 """
 
 from __future__ import annotations
