@@ -56,7 +56,8 @@ def test_a_rank_that_dies_ends_its_start_and_all_start_again_while_services_stay
         {
             "trainer": {
                 "count": 2,
-                "command": "if start == 0 and rank == 1:\n    print('no GPU', flush=True); os.kill(os.getpid(), 9)\n"
+                "command": "if start == 0 and rank == 1:\n    wait_for('began-trainer-0-0.json')\n"
+                "    print('no GPU', flush=True); os.kill(os.getpid(), 9)\n"
                 "if start == 0:\n    time.sleep(600)\n",
             },
             "server": {"count": 1, "command": "ready(); time.sleep(600)"},
