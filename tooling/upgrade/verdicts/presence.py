@@ -102,6 +102,8 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
         return  # the class that is asked for the method is a use of its own
     if absent.container == "None" and case.use.conditions:
         return  # `if value:` stands around it, or something like it
+    if absent.container != "None" and _only_widened(case):
+        return  # `-> str` that became `-> str | list[str]`: what came for these arguments still comes
     if case.use.action is not Action.ASSIGN and case.context.assigned(case.use, f"{absent.container}.{absent.name}"):
         return
     made = case.use.target.base if isinstance(case.use.target, Attribute) else None
@@ -358,6 +360,13 @@ def _receiver_changed(case: JudgedUse) -> bool:
         return False
     had = {_last(met.receiver) for met in case.before.found}
     return all(_last(absent.container) not in had for absent in case.after.absent)
+
+
+def _only_widened(case: JudgedUse) -> bool:
+    """Whether all that the value could be it still can be, and what lacks the name could not come before."""
+    had = {_last(met.receiver) for met in case.before.found}
+    still = {_last(met.receiver) for met in case.after.found}
+    return had <= still and all(_last(absent.container) not in had for absent in case.after.absent)
 
 
 def _is_returned(access_path: AccessPath, upstream: Upstream) -> bool:
