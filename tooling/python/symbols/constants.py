@@ -93,7 +93,7 @@ class ConstantReader:
         value = self.constant(where, source)
         if isinstance(value, Ref):
             read = self.value_of(value.dotted)
-            value = value if read is UNKNOWN else read
+            value = value if read is UNKNOWN or read is ... else read  # `_NoValue: Final = ...` in a stub
         return render(value)
 
     def exports(self, table: ModuleTable) -> tuple[frozenset[str], bool]:

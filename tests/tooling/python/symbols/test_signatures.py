@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tooling.python.symbols.symbol import Open
+from tooling.python.symbols.tree import SymbolTree
+from tooling.upgrade.sources.folder import memory_release
 
 
 @pytest.mark.parametrize(
@@ -68,6 +70,14 @@ def test_defaults_are_compared_by_value(package, old, new):
     first, second = (release.signature(name).parameters[0].folded for name in ("pkg.f", "pkg.g"))
     assert first is not None
     assert first == second
+
+
+def test_a_value_that_a_stub_leaves_out_is_no_value():
+    files = {"pkg/__init__.py": "from .marks import NONE\ndef f(x=NONE): ...\n", "pkg/marks.py": "NONE = make()\n"}
+    stub = {"pkg/marks.pyi": "from typing import Final\nNONE: Final = ...\n"}
+    trees = [SymbolTree(memory_release(each, "pkg", "1")) for each in (files, files | stub)]
+    bare, typed = (tree.signature(tree.resolve("pkg.f").symbol).parameters[0].folded for tree in trees)
+    assert bare == typed == "<pkg.marks.NONE>"
 
 
 def test_defaults_that_cannot_be_known_are_not_folded(package):
