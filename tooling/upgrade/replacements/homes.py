@@ -54,7 +54,7 @@ class Homes:
     def best(self) -> tuple[Candidate, Symbol] | None:
         """The candidate that most speaks for, with its definition; None where nothing does, or for two alike."""
         self._by_advice()
-        if self._subject.symbol.dotted != self._subject.path:
+        if self._subject.symbol.dotted != self._subject.path and not self._is_one_of_several():
             self._add(self._subject.symbol.dotted, Reason.STAYED)
         own = self._subject.symbol
         wrapped = evidence.stands_for(own.value if own.kind is SymbolKind.VALUE else self._source)
@@ -98,6 +98,19 @@ class Homes:
                 dotted = self._add(paths[0], Reason.ADVICE)
                 if dotted and len(set(paths)) > 1:
                     self._found[dotted].is_doubtful = True
+
+    def _is_one_of_several(self) -> bool:
+        """Whether the old module takes the name from one place or another: which of them a caller meant is not known.
+
+        if is_flash_attn_available():
+            from flash_attn import flash_attn_func
+        if is_npu_available():
+            from .npu import npu_flash_attn_func as flash_attn_func
+        """
+        module, _, name = self._subject.path.rpartition(".")
+        table = self._old.store.module(module)
+        bound = table.scope.bindings.get(name, ()) if table is not None else ()
+        return len({each.source for each in bound if each.kind == "import"}) > 1
 
     def _advised_path(self, name: str, package: str) -> str:
         """The path that a name in a text means: as it stands, beside the old one, or wherever it is defined."""

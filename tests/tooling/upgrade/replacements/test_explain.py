@@ -136,6 +136,12 @@ def test_a_dropped_re_export_leads_to_where_the_definition_always_was():
     assert (verdict, found.text, found.certain) == (FindingKind.MOVED, "pkg.a.f", True)
 
 
+def test_a_name_that_came_from_one_of_two_places_leads_to_neither():
+    files = {"pkg/a.py": f"def npu_f(values):{BODY}"}
+    either = "if fast():\n    from fast import f\nif npu():\n    from pkg.a import npu_f as f\n"
+    assert explained("pkg.f", {**files, "pkg/__init__.py": either}, files) == (FindingKind.REMOVED, None)
+
+
 def test_a_same_body_under_a_new_name_is_a_rename():
     old, new = {"pkg/a.py": f"def f(values):{BODY}"}, {"pkg/a.py": f"def fancy(values):{BODY}"}
     verdict, found = explained("pkg.a.f", old, new)
