@@ -134,13 +134,14 @@ def recognised(words: Sequence[CommandWord], programs: KnownPrograms) -> Iterato
 def _use(program: str, head: CommandWord, rest: Sequence[CommandWord]) -> CommandUse:
     words: list[str] = []
     flags: list[CommandWord] = []
-    for word in rest:
+    ends = next((index for index, word in enumerate(rest) if word.text == "--"), len(rest))
+    for word in rest[:ends]:  # `ray job submit --address x -- python train.py --lr 1`
         hit = _FLAG.match(word.text)
         if hit is not None and HOLE not in hit["name"]:
             flags.append(replace(word, text=hit["name"]))
         elif not flags:
             words.append(word.text)
-    hidden = tuple(word for word in rest if word.hidden)
+    hidden = tuple(word for word in rest[:ends] if word.hidden)
     values = tuple(word.text.rpartition("=")[2] for word in rest if HOLE not in word.text)
     return CommandUse(program, head, tuple(words), tuple(flags), hidden, values)
 

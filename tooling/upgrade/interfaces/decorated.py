@@ -18,7 +18,7 @@ from collections import defaultdict, deque
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tooling.python.module import keyword, last_name
+from tooling.python.module import keyword, last_name, parameters
 from tooling.python.source import DefinitionNode, FunctionNode, each_parameter, string_of
 from tooling.python.source_modules import NodeInModule
 from tooling.upgrade.interfaces.parsers import Flag, ParserNode
@@ -177,8 +177,9 @@ class DecoratedCommands:
                 owner = self._owner(made.func, module) if call.args else None
                 is_added = isinstance(made.func, ast.Attribute) and made.func.attr.startswith("add_")
                 if owner is not None and is_added is (made is call):
-                    placed = PlacedCommand(made, self.modules.named(call.args[0], module), f"{path}:{call.lineno}")
-                    found[id(owner.node)].append(placed)
+                    for each, given in _by_callers(call, module) or [(made, call.args[0])]:
+                        placed = PlacedCommand(each, self.modules.named(given, module), f"{path}:{each.lineno}")
+                        found[id(owner.node)].append(placed)
         return found
 
     def _owner(self, function: ast.expr, module: Module) -> NodeInModule[Any] | None:
@@ -186,6 +187,30 @@ class DecoratedCommands:
         if not isinstance(function, ast.Attribute) or function.attr not in _PLACING:
             return None
         return self.modules.named(function.value, module)
+
+
+def _by_callers(call: ast.Call, module: Module) -> list[tuple[ast.Call, ast.expr]]:
+    """What the callers of a helper put under a group, each as if it stood there itself.
+
+    def alias(command, name):                       alias(jobs, name="job")
+        same = copy.deepcopy(command)           is  cli.add_command(jobs, name="job")
+        cli.add_command(same, name=name)
+    """
+    function = next((each for each in module.functions() if each.lineno < call.lineno <= (each.end_lineno or 0)), None)
+    if function is None:
+        return []
+    names = parameters(function)
+    copies = {last_name(each.targets[0]): each.value for each in ast.walk(function) if isinstance(each, ast.Assign)}
+    stands_for = copies.get(last_name(call.args[0]), call.args[0])
+    value = next((each.id for each in ast.walk(stands_for) if isinstance(each, ast.Name) and each.id in names), "")
+    name = last_name(keyword(call, "name") or call)
+    found = []
+    for caller in module.nodes(ast.Call):
+        given = dict(zip(names, caller.args, strict=False)) | {each.arg: each.value for each in caller.keywords}
+        if last_name(caller.func) == function.name and value in given:
+            alone = ast.Call(call.func, [given[name]] if name in given else [], [])
+            found.append((ast.copy_location(alone, caller), given[value]))
+    return found
 
 
 def _is_app(node: ast.AST | None) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.releases import Release
 
 
-_SCHEMA = 10
+_SCHEMA = 11
 """To be raised whenever the same release would give other rows. Models of requests are read as symbols, whose own
 number counts too."""
 _Kept = TypeVar("_Kept")

@@ -69,7 +69,7 @@ def _row(finding: AuditFinding) -> str:
 
 
 SEEN_OPEN = 5
-"""Reasons why uses were not judged that are shown; --json has all."""
+"""Reasons why uses were not judged, and flags that the old release lacks, that are shown; --json has all."""
 
 
 def text(audits: Sequence[Audit], *, show_info: bool = False) -> str:
@@ -104,9 +104,11 @@ def _lines(audit: Audit, show_info: bool) -> Iterator[str]:
         f"{seconds:.1f} s"
     )
     yield f"  used in {seen_words(audit)}"
-    for use in audit.interfaces:
-        if not use.known:
-            yield f"    {use.path}:{use.line}: {use.kind} {use.name}: {audit.old_version} does not have it"
+    strangers = [use for use in audit.interfaces if not use.known]
+    for use in strangers[:SEEN_OPEN]:
+        yield f"    {use.path}:{use.line}: {use.kind} {use.name}: {audit.old_version} does not have it"
+    if len(strangers) > SEEN_OPEN:
+        yield f"    and {len(strangers) - SEEN_OPEN} more that {audit.old_version} does not have (--json lists them)"
     for hidden in audit.unfollowed:
         yield f"    not followed: {hidden.path}:{hidden.line}: {hidden.what}"
     for unseen in sorted(audit.open, key=lambda unseen: -unseen.count)[:SEEN_OPEN]:

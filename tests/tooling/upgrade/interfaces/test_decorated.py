@@ -136,3 +136,33 @@ def test_functions_and_classes_are_put_under_an_app_by_calls():
 def test_a_function_that_runs_neither_is_none_of_them():
     text = "import argparse\ndef main():\n    p = argparse.ArgumentParser()\n    p.add_argument('--x')\n"
     assert set(programs(text, "up.cli:main").command("up", []).flags()) == {"--x"}
+
+
+def test_a_helper_puts_a_command_under_the_name_it_is_given():
+    text = """
+import copy
+import click
+
+@click.group()
+def main(): ...
+
+@click.group("jobs")
+def job_group(): ...
+
+@job_group.command()
+@click.option("--address")
+def submit(address): ...
+
+def alias(command, name, hidden):
+    same = copy.deepcopy(command)
+    same.hidden = hidden
+    main.add_command(same, name=name)
+
+alias(job_group, name="job", hidden=False)
+
+def run():
+    return main()
+"""
+    found = programs(text, "up.cli:run")
+    assert set(found.command("up", ["job", "submit"]).flags()) == {"--address"}
+    assert not found.command("up", ["job"]).unknown
