@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.access_paths import Attribute
 from tooling.python.symbols.annotations import type_names
 from tooling.python.symbols.calls import STAR, STARS, BoundCall, bind, named, takes
 from tooling.python.symbols.symbol import Absent, Keyword, SymbolKind
@@ -121,10 +122,12 @@ def mismatches(case: JudgedUse) -> Iterator[UseProblem]:
 
 
 def _forgotten_keywords(case: JudgedUse, arguments: PassedArguments) -> Iterator[UseProblem]:
-    """Of a call that may reach anything: `model(ids, head_mask=None)`."""
+    """Of a call that may reach anything: `model(ids, head_mask=None)`, where a `forward` had it."""
+    target = case.use.target
+    called = {target.name} if isinstance(target, Attribute) else {"forward", "call", "__call__", "__init__"}
     for argument in arguments.given:
         name = argument.name or ""
-        if is_forgotten(case, name):
+        if called & set(case.old.parameter_names().get(name, ())) and is_forgotten(case, name):
             yield case.problem(
                 FindingKind.PARAM_REMOVED,
                 AuditSeverity.WARNING,

@@ -400,7 +400,7 @@ def test_what_stands_on_a_moved_name_is_judged_at_its_new_place() -> None:
     [({}, 1), ({"up/fast.so": b""}, 0), ({"up/fast.so": b"", "up/fast.py": ""}, 1), ({"up/other.so": b""}, 1)],
 )
 def test_a_keyword_is_not_forgotten_that_a_compiled_module_may_take(fast, found) -> None:
-    taking = "def run(ids, head_mask_of_layers=None): ..."
+    taking = "class Model:\n    def forward(self, ids, head_mask_of_layers=None): ..."
     old = SymbolTree(memory_release({"up/__init__.py": OLD, "up/fast.py": taking}, "up", "1.0"))
     new = SymbolTree(memory_release({"up/__init__.py": NEW, **fast}, "up", "2.0"))
     one = call(Called(Name("up.unknown")), head_mask_of_layers=1)
