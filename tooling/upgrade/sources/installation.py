@@ -72,7 +72,7 @@ def owned_roots(paths: Collection[str], read: Callable[[str], bytes]) -> frozens
 
     Example: {"megatron/core/__init__.py"} -> {"megatron.core"}.
     """
-    children: dict[str, set[str]] = {}
+    children: dict[str, set[str]] = {"": set()}  # a distribution of libraries alone has no modules
     for path in paths:
         parts = path.split("/")
         for depth in range(len(parts)):

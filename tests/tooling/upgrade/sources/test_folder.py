@@ -110,6 +110,7 @@ def test_tests_and_examples_beside_a_package_are_not_its_own_but_those_inside_ar
     assert release.files() == ("pkg/__init__.py", "pkg/tests/t.py")
     assert release.roots() == {"pkg"}
     assert memory_release({"tests/__init__.py": ""}, "tests", "1").roots() == {"tests"}
+    assert memory_release({}, "libraries", "1").roots() == frozenset()
 
 
 def test_equal_content_has_an_equal_digest_and_other_content_another():
