@@ -551,20 +551,23 @@ def _deprecations(body: Sequence[ast.stmt], names: Sequence[str]) -> tuple[str, 
             continue
         innermost = {part: test for test in tests for part in _mentions(test)}
         about = [name for name in names if name in innermost]
-        # `if isinstance(data, Manager): warn(...)` is about managers, unless the text says that it is about `data`
+        # `if isinstance(data, Manager): warn(...)` is about managers, unless the text says that it is about `data`;
+        # `if args and args[0] == "serve": warn(...)` is about what `args` holds
         said = _PLACEHOLDER.sub("", text)
-        plain = [name for name in about if not _asks_for_a_type(innermost[name])]
+        plain = [name for name in about if not _asks_for_its_content(innermost[name])]
         narrowed = [name for name in about if name in said] or plain
         for name in narrowed[:1] if len(narrowed) == 1 or f"{narrowed[:1]}" in text else narrowed:
             notes.setdefault(name, text)
     return whole, notes
 
 
-def _asks_for_a_type(test: ast.expr) -> bool:
+def _asks_for_its_content(test: ast.expr) -> bool:
     if isinstance(test, ast.UnaryOp):
-        return _asks_for_a_type(test.operand)
+        return _asks_for_its_content(test.operand)
     if isinstance(test, ast.BoolOp):
-        return (any if isinstance(test.op, ast.And) else all)(map(_asks_for_a_type, test.values))
+        return (any if isinstance(test.op, ast.And) else all)(map(_asks_for_its_content, test.values))
+    if isinstance(test, ast.Compare):
+        return isinstance(test.left, ast.Subscript)
     return isinstance(test, ast.Call) and dotted_name(test.func) == "isinstance"
 
 

@@ -132,10 +132,9 @@ def _parameters(case: JudgedUse) -> Iterator[UseProblem]:
         if text:
             was = named(before.signature, name)
             known = was is not None and bool(was.deprecated or _old_name(before.signature, was, name))
-            said = f"`{name}`: {text}"
             answer = _other_name(after.signature, parameter, name, text, written=argument.name is not None)
             place = argument.place
-            yield _problem(case, after.met, before.met, said, known=known, place=place, parameter=name, answer=answer)
+            yield _problem(case, after.met, before.met, text, known=known, place=place, parameter=name, answer=answer)
 
 
 def _instead(case: JudgedUse, after: Resolved, text: str) -> Replacement | None:
@@ -177,12 +176,13 @@ def _problem(
     parameter: str = "",
     answer: Replacement | None = None,
 ) -> UseProblem:
+    subject = f"`{parameter}` of {case.symbol}" if parameter else case.symbol
     overdue = _is_overdue(after.symbol.removed_in, case.new.source.origin.version)
     until = f" (to be removed in {after.symbol.removed_in})" if after.symbol.removed_in else ""
     return case.problem(
         FindingKind.DEPRECATED,
         AuditSeverity.INFO if known else AuditSeverity.WARNING,
-        f"{case.symbol} is deprecated{until}: {shorten(text)}",
+        f"{subject} is deprecated{until}: {shorten(text)}",
         before=before.symbol,
         after=after.symbol,
         place=place,
