@@ -32,6 +32,8 @@ def scan(path: str, data: bytes) -> tuple[ModuleTable, Lines]:
     scanner = Scanner(lines, package_of(path), stub=path.endswith(".pyi"))
     scope = scanner.scope(tree.body)
     dynamic = scanner.dynamic or _writes_names(tree, lines.text)
+    if _adds_exports(tree, lines.text):
+        scanner.exports.append(("add", ""))
     table = ModuleTable(
         path,
         dotted,
@@ -46,6 +48,13 @@ def scan(path: str, data: bytes) -> tuple[ModuleTable, Lines]:
         _MAKES_MODULES.search(lines.text) is not None,
     )
     return table, lines
+
+
+def _adds_exports(tree: ast.Module, text: str) -> bool:
+    """Whether functions of a module put names into `__all__`: `def export(f): __all__.append(f.__name__)`."""
+    functions = (each for each in tree.body if isinstance(each, ast.FunctionDef)) if "__all__" in text else ()
+    names = (node for each in functions for node in ast.walk(each) if isinstance(node, ast.Name))
+    return any(name.id == "__all__" for name in names)
 
 
 def _writes_names(tree: ast.Module, text: str) -> str:
