@@ -69,6 +69,10 @@ class Decorators:
         if symbol.kind is SymbolKind.CLASS:
             called = self.model.member(symbol, "__call__")
             return isinstance(called, Found) and bool(called.symbol.file) and self._keeps(called.symbol)
+        if symbol.kind is SymbolKind.VALUE:  # `final = lambda f: f`
+            value = parse_expression(symbol.value)
+            given = value.args.args[:1] if isinstance(value, ast.Lambda) else []
+            return isinstance(value, ast.Lambda) and [each.arg for each in given] == [dotted_name(value.body)]
         key = f"{symbol.dotted}:{symbol.line}"
         found = self._answers.get(key)
         if found is None:

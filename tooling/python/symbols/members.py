@@ -26,6 +26,8 @@ Ancestor = Symbol | str
 """A class of the tree, or the dotted path of one that is not."""
 _HOOKS = ("__getattr__", "__getattribute__")
 _WRAPPERS = ("classmethod", "staticmethod", "property")
+_NO_NAMES = re.compile(r'"""[\s\S]*?"""|\bLiteral\[[^\]]*\]')
+"""Strings that name no attribute: what functions document, and what arguments may be."""
 _STRING = re.compile(r"[\"'](\w+)[\"']")
 _HOOK = re.compile(r"def\s+__getattr(?:ibute)?__\(\s*(\w+)\s*,\s*(\w+)")
 _EMPTY = BodyTable({}, [])
@@ -174,6 +176,8 @@ class Members:
         for ancestor in hooked:
             located, scope = self.definitions.locate(ancestor), self.definitions.scope(ancestor)
             hooks = [item for hook in _HOOKS for item in (scope.bindings.get(hook, ()) if scope is not None else ())]
+            if located is not None and located.table.path.endswith(".pyi") and not hooks:
+                continue  # a stub that may lack something; what it had, it would still have
             if located is None or not hooks:
                 return False
             blocks = [self.store.block(located.table.path, item.start, item.end) for item in hooks]
@@ -181,7 +185,7 @@ class Members:
                 return False
             body = "".join(blocks)
             endings = ["", *(text for text in _STRING.findall(body) if name.endswith(text))]
-            held = _STRING.findall(self.store.source.read(ancestor.file).decode("utf-8", "replace"))
+            held = _STRING.findall(_NO_NAMES.sub("", self.store.source.read(ancestor.file).decode("utf-8", "replace")))
             raises = "AttributeError" in body or "object.__getattribute__(" in body
             if not raises or {name.removesuffix(ending) for ending in endings} & set(held):
                 return False

@@ -234,7 +234,8 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     before, absent = case.before.found[0].symbol, case.after.beside[0]
     if not before.file or mentions(case.old, before.file, rf"super\(.*?\)\.{re.escape(absent.name)}\b"):
         return
-    other = "its __getattr__" if "__getattr" in case.after.open else "a base of another distribution"
+    opened = {"__getattr": "its __getattr__", "is compiled": "the compiled class"}
+    other = next((each for mark, each in opened.items() if mark in case.after.open), "a base of another distribution")
     yield case.problem(
         FindingKind.REMOVED,
         AuditSeverity.WARNING,
@@ -261,7 +262,7 @@ def _no_instance_has_it(case: JudgedUse) -> bool:
     before, after = case.old.member_names().get(target.name, ()), case.new.member_names().get(target.name, ())
     if methods and len(after) < len(before):
         return True
-    quoted = rf"[\"']{re.escape(target.name)}[\"']"
+    quoted = rf"\w\(\s*(?:[\w.]+\s*,\s*)?[\"']{re.escape(target.name)}[\"']"  # `setattr(self, "name", x)`
     if any(absent.file and mentions(case.new, absent.file, quoted) for absent in case.after.beside):
         return False
     # Nothing is made of classes in modules that nobody imports, such as those that others are generated from
