@@ -199,6 +199,8 @@ class StatementEvaluator(ValueEvaluator):
             self.guarded -= 1
 
     def _do_try(self, node: ast.Try) -> bool:
+        if self._asks_in_vain(node.body) and len(node.handlers) == 1:
+            return self.run([*node.handlers[0].body, *node.finalbody])
         raised = len(self.outcomes)
         self.guarded += bool(node.handlers)
         ended = self.run(node.body)
@@ -212,6 +214,13 @@ class StatementEvaluator(ValueEvaluator):
             if not self.watched:
                 self.run(handler.body)
         return ended or self.run(node.finalbody)
+
+    def _asks_in_vain(self, body: Sequence[ast.stmt]) -> bool:
+        """`return globals()[name]` in the `__getattr__` of a module, which is asked for what that does not hold."""
+        match body:
+            case [ast.Return(ast.Subscript(ast.Call(ast.Name("globals")), ast.Name(asked)))]:
+                return bool(self.watched) and asked == self.watched
+        return False
 
     def _do_return(self, node: ast.Return) -> bool:
         value = self.evaluate(node.value) if node.value is not None else None

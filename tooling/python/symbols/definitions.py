@@ -117,7 +117,7 @@ class SymbolDefinitions:
             if constructor is not None:
                 facts = self.store.function(table, constructor)
                 text = text or facts.deprecated
-                refuses = _refusal(facts, method=True)
+                refuses = _refusal(facts, method=False)
             return Symbol(
                 kind=SymbolKind.CLASS,
                 dotted=dotted,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.python.execution import FunctionExit, RaisesError, StatementEvaluator
 from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, OutOfFuel, Ref
-from tooling.python.source import REFUSALS, absolute, definition, dotted_name, package_of, parse, parse_expression
+from tooling.python.source import REFUSALS, absolute, definition, dotted_name, package_of, parse
 from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
 from tooling.python.tables import NameBinding
@@ -151,19 +151,29 @@ class Runtime:
         if binding.kind == "import":
             return self._function_of(f"{binding.source}.{binding.extra}") if binding.extra else None
         around = self._around(table)
-        if binding.kind == "value":
-            source = parse_expression(binding.source)
-            try:
-                value = around.evaluate(source) if isinstance(source, ast.Call) else None
-            except (RaisesError, OutOfFuel):
-                return None
-            return value if isinstance(value, Closure) and value.made_in is not None else None
-        node = definition(self.store.block(table.path, binding.start, binding.end))
+        block = self.store.block(table.path, binding.start, binding.end)
+        if binding.kind in ("value", "opaque"):
+            return self._given(around, parse(block).body[0])
+        node = definition(block)
         if not isinstance(node, ast.FunctionDef):
             return None
         names = {dotted_name(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list}
         kept = names <= {"cache", "lru_cache", "functools.cache", "functools.lru_cache"}
         return Closure(node, around) if kept else None
+
+    def _given(self, around: StatementEvaluator, statement: ast.stmt) -> Closure | None:
+        """Find the function in `__getattr__ = make(...)` or `__getattr__, __dir__ = attach(__name__, NAMES)`."""
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+            return None
+        try:
+            value = around.evaluate(statement.value)
+        except (RaisesError, OutOfFuel):
+            return None
+        if isinstance(target, ast.Tuple) and isinstance(value, tuple):
+            named = dict(zip(map(dotted_name, target.elts), value, strict=False))
+            value = named.get("__getattr__")
+        return value if isinstance(value, Closure) and value.made_in is not None else None
 
     def _run(self, table: ModuleTable) -> RuntimeNames:
         execution = self._execution(table)

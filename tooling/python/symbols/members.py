@@ -176,8 +176,8 @@ class Members:
         for ancestor in hooked:
             located, scope = self.definitions.locate(ancestor), self.definitions.scope(ancestor)
             hooks = [item for hook in _HOOKS for item in (scope.bindings.get(hook, ()) if scope is not None else ())]
-            if located is not None and located.table.path.endswith(".pyi") and not hooks:
-                continue  # a stub that may lack something; what it had, it would still have
+            if not hooks and ("is compiled" in (why := self.dynamic(ancestor)) or "sets attributes with" in why):
+                continue  # a stub that may lack something, `setattr(self, key, value)`: no methods that were there
             if located is None or not hooks:
                 return False
             blocks = [self.store.block(located.table.path, item.start, item.end) for item in hooks]

@@ -145,7 +145,7 @@ class ModuleFollower:
             return self._made(table, name)
         if isinstance(found, Open):  # a star import that may bring it; a sub-module is certain
             made = self._made(table, name)
-            return made if isinstance(made, Found) else found
+            return made if isinstance(made, Found) else Open(found.why, Absent(module, name, table.path, 1))
         return found
 
     def _in_folder(self, module: str, name: str) -> Resolution:

@@ -31,6 +31,7 @@ LEAST = Reason.SIMILAR_BODY.weight
 _ASIDE = frozenset({"tests", "test", "testing", "third_party", "vendor", "_vendor", "examples", "benchmarks"})
 _COMMON = frozenset({"main", "run", "logger", "parse_args", "get_parser", "register", "setup", "T", "P"})
 """Names that say nothing: definitions that bear them are many and strangers to each other."""
+_DEFINED = (SymbolKind.CLASS, SymbolKind.FUNCTION)
 _ALIKE = 0.6
 """Share of equal letters or tokens from which another name may be the old one's."""
 _MOST_NEW_NAMES = 60
@@ -115,9 +116,12 @@ class Homes:
     def _advised_path(self, name: str, package: str) -> str:
         """The path that a name in a text means: as it stands, beside the old one, or wherever it is defined."""
         container = self._subject.path.rpartition(".")[0]
-        short = name.partition(".")[2] or name  # "use `np.float64`": what people call the package
+        called, _, short = name.partition(".")  # "use `np.float64`": what people call the package
+        alias = self._new.resolve(f"{package}.{called}")
+        if short and isinstance(alias, Found) and alias.symbol.dotted == package:
+            name = f"{package}.{short}"  # and what it calls itself
         homes = (container, self._subject.module, package)
-        for path in (name, *(f"{each}.{name}" for each in homes), f"{package}.{short}"):
+        for path in (name, *(f"{each}.{name}" for each in homes), f"{package}.{short or name}"):
             if path != self._subject.path and "." in path and isinstance(self._new.resolve(path), Found):
                 return path
         rows = [row for row in self._new.names().by_name.get(name, ()) if not _is_aside(row.module)]
@@ -204,6 +208,8 @@ class Homes:
         found = self._new.resolve(path)
         if not isinstance(found, Found) or found.symbol.kind is SymbolKind.MODULE:
             return ""
+        if found.symbol.kind is SymbolKind.VALUE and not found.symbol.value and self._subject.symbol.kind in _DEFINED:
+            return ""  # whatever a `__getattr__` may give for any word
         dotted = found.symbol.dotted
         candidate = self._found.setdefault(dotted, Candidate(path))
         self._symbols[dotted] = found.symbol

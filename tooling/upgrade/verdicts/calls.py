@@ -152,12 +152,17 @@ def is_forgotten(case: JudgedUse, name: str) -> bool:
 
 def compare(case: JudgedUse, before: Callable_, after: Callable_, arguments: PassedArguments) -> list[CallChange]:
     """What fits the old signature and not the new one."""
-    if not before.signature.exact or not after.signature.exact:
+    if not after.signature.exact:
         return list(_fields_left_to_others(case, before, after, arguments))
     old = bind(before.signature, arguments, before.accepts)
     new = bind(after.signature, arguments, after.accepts)
     comparison = _Comparison(case, before, after, arguments, old, new)
     given = range(len(arguments.given))
+    if (
+        not before.signature.exact
+    ):  # a decorator is not understood: a keyword that was named arrived, and no longer does
+        named_then = [each for each in given if named(before.signature, arguments.given[each].name or "")]
+        return [change for each in named_then if (change := comparison.argument(each))]
     changes = [change for each in given if (change := comparison.argument(each) or comparison.refused(each))]
     return changes + comparison.missing(changes)
 

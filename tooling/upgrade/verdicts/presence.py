@@ -225,21 +225,30 @@ def _may_be_of_an_own_class(case: JudgedUse) -> bool:
 
 
 def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
-    """A class no longer defines it; only a base of another distribution may still have it, or a `__getattr__` give it,
-    and the old definition did not build upon one there."""
-    if not _is_of_the_class(case.use.target) and not _no_instance_has_it(case):
+    """A class or module no longer defines it; only a base of another distribution may still have it, a `__getattr__`
+    give it or a star import bring it, and the old definition did not build upon one there."""
+    by_name = isinstance(case.use.target, Name)
+    if not by_name and not _is_of_the_class(case.use.target) and not _no_instance_has_it(case):
         return  # an instance may be of a subclass that has it
     if case.after.found or not case.after.beside or len(case.before.found) != 1:
         return
     before, absent = case.before.found[0].symbol, case.after.beside[0]
     if not before.file or mentions(case.old, before.file, rf"super\(.*?\)\.{re.escape(absent.name)}\b"):
         return
-    opened = {"__getattr": "its __getattr__", "is compiled": "the compiled class"}
+    if "sets attributes with" in case.after.open and before.kind is not SymbolKind.FUNCTION:
+        return  # `setattr(self, key, value)` for settings that are passed
+    opened = {
+        "__getattr": "its __getattr__",
+        "is compiled": "the compiled class",
+        "sets attributes with": "what it is given",
+    }
+    if by_name:
+        opened = {"": "a star import"}
     other = next((each for mark, each in opened.items() if mark in case.after.open), "a base of another distribution")
     yield case.problem(
         FindingKind.REMOVED,
         AuditSeverity.WARNING,
-        f"{absent.container} no longer defines {absent.name}; only {other} may have it",
+        f"{absent.container} no longer defines {absent.name}; only {'a star import' if by_name else other} may have it",
         before=before,
         new=evidence_of_absence(absent),
         raises=exception_of(case, absent),
