@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 13
+SCHEMA = 14
 """Counts up whenever the meaning of kept facts changes."""
 
 

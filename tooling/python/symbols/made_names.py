@@ -369,7 +369,7 @@ class MadeNames:
                 return found
             return Found(Symbol(kind=SymbolKind.VALUE, dotted=f"{table.dotted}.{name}", file=table.path, line=1))
         if made.lost or not made.names:
-            return Open(f"{table.dotted}: {table.dynamic}")
+            return Open(f"{table.dotted}: {table.dynamic}", Absent(table.dotted, name, table.path, 1))
         return Absent(table.dotted, name, table.path, 1)
 
     def lazy(self, table: ModuleTable, name: str) -> Resolution | None:
@@ -424,7 +424,11 @@ class MadeNames:
         return found
 
     def by_getattr(self, table: ModuleTable, binding: NameBinding, name: str) -> Resolution:
-        """By the `__getattr__` of a module."""
+        """By the `__getattr__` of a module; a class of that name gives its members: `@caching_module_getattr`."""
+        if binding.kind == "class":
+            if name not in table.classes[binding.line].bindings:
+                return Absent(table.dotted, name, table.path, binding.line)
+            return Found(self.definitions.make(table, name, binding._replace(kind="opaque", source="")))
         execution = self.runtime.getattr_outcomes(table, binding, name)
         if execution is None:
             return Open(f"{table.dotted}.__getattr__ is not understood")

@@ -162,7 +162,7 @@ def compare(case: JudgedUse, before: Callable_, after: Callable_, arguments: Pas
         not before.signature.exact
     ):  # a decorator is not understood: a keyword that was named arrived, and no longer does
         named_then = [each for each in given if named(before.signature, arguments.given[each].name or "")]
-        return [change for each in named_then if (change := comparison.argument(each))]
+        return [change for each in named_then if (change := comparison.argument(each) or comparison.refused(each))]
     changes = [change for each in given if (change := comparison.argument(each) or comparison.refused(each))]
     return changes + comparison.missing(changes)
 

@@ -237,6 +237,8 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
         return
     if "sets attributes with" in case.after.open and before.kind is not SymbolKind.FUNCTION:
         return  # `setattr(self, key, value)` for settings that are passed
+    if by_name and before.kind is SymbolKind.VALUE and not before.value:
+        return  # it was made when the module was loaded, and may be so still
     opened = {
         "__getattr": "its __getattr__",
         "is compiled": "the compiled class",
@@ -248,7 +250,7 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     yield case.problem(
         FindingKind.REMOVED,
         AuditSeverity.WARNING,
-        f"{absent.container} no longer defines {absent.name}; only {'a star import' if by_name else other} may have it",
+        f"{absent.container} no longer defines {absent.name}; only {other} may have it",
         before=before,
         new=evidence_of_absence(absent),
         raises=exception_of(case, absent),
