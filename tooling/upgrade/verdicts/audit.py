@@ -16,7 +16,7 @@ from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
 from tooling.upgrade.verdicts.guards import dead
 from tooling.upgrade.verdicts.judge import imported_name, is_absence, judge
 from tooling.upgrade.verdicts.surroundings import Surroundings
-from tooling.upgrade.verdicts.untyped import as_untyped, is_untyped, judge_untyped
+from tooling.upgrade.verdicts.untyped import as_annotated, as_untyped, is_untyped, judge_untyped
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -157,6 +157,7 @@ def _of_file(file: FileUses, pair: ReleasePair, context: JudgeContext, tally: _T
             continue
         case = JudgedUse(use, pair.old, pair.new, context)
         try:
+            case = as_annotated(case)
             known, found = coverage_of(case), judge(case)
         except RecursionError:  # code nested beyond Python's stack is open
             known, found = Coverage(use.symbol_text, why="nested too deep to be followed"), []

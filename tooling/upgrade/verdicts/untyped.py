@@ -13,9 +13,22 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, Called, Duck, Either, InstanceOf, Name, Unknown, is_distinctive
+from tooling.python.access_paths import (
+    Attribute,
+    Awaited,
+    Called,
+    Duck,
+    Either,
+    Entered,
+    InstanceOf,
+    ItemOf,
+    Iterated,
+    Name,
+    Unknown,
+    is_distinctive,
+)
 from tooling.python.symbols.calls import bind
-from tooling.python.symbols.symbol import Absent, Found, SymbolKind
+from tooling.python.symbols.symbol import Absent, Builtin, Found, Instance, SymbolKind, Values
 from tooling.upgrade.findings import AuditFinding, AuditSeverity
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import JudgedUse
@@ -26,6 +39,7 @@ from tooling.upgrade.verdicts.presence import derivation
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tooling.python.access_paths import AccessPath
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import PassedArguments, Use
     from tooling.upgrade.verdicts.comparison import JudgeContext, ReleasePair
@@ -59,6 +73,39 @@ def as_untyped(case: JudgedUse, *, unresolved: bool) -> Use | None:
         return None
     value = Duck(frozenset({target.name}), use.symbol_text.partition(f".{target.name}")[0])
     return replace(use, target=Attribute(value, target.name))
+
+
+def as_annotated(case: JudgedUse) -> JudgedUse:
+    """The case with what only the new version says of a value, if it says anything: `create_engine(...)` gives an
+    Engine. The old one, which has that class, is taken to have given it, too."""
+    target = case.use.target
+    if not isinstance(target, Attribute) or case.before.found or not case.before.open:
+        return case
+    base = _told(case, target.base)
+    if base is None:
+        return case
+    why = f"{case.new.source.origin.version} says what the value is, the old version does not"
+    use = replace(case.use, target=Attribute(base, target.name), evidence=case.use.evidence or why)
+    return replace(case, use=use)
+
+
+def _told(case: JudgedUse, path: AccessPath) -> AccessPath | None:
+    """The path with the first call in it that the old version says nothing of as what the new version says it gives."""
+    if not isinstance(path, Attribute | Called | Awaited | Iterated | Entered | ItemOf):
+        return None
+    inner = _told(case, path.base)
+    if inner is not None:
+        return replace(path, base=inner)
+    before = case.old.follow(path) if isinstance(path, Called) else None
+    if before is None or (isinstance(before, Values) and before.types):
+        return None
+    after = case.new.follow(path)
+    given = [each for each in after.types if each != Builtin("NoneType")] if isinstance(after, Values) else []
+    if len(given) != 1 or not isinstance(given[0], Instance) or after.inferred:
+        return None
+    same = case.old.resolve(given[0].symbol.dotted)
+    is_class = isinstance(same, Found) and same.symbol.kind is SymbolKind.CLASS
+    return InstanceOf(Name(given[0].symbol.dotted)) if is_class else None
 
 
 def changed_members(pairs: Sequence[ReleasePair]) -> frozenset[str]:
