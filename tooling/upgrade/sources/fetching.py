@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import WriteError
 from tooling.upgrade.errors import ArchiveError, UpstreamError
-from tooling.upgrade.sources.archive.reading import FileReader
 from tooling.upgrade.sources.archive.sdist import read_sdist
 from tooling.upgrade.sources.archive.wheel import read_wheel
+from tooling.upgrade.sources.archive.zip import ArchiveFile
 from tooling.upgrade.sources.cache import UNFINISHED, CachedRelease
 from tooling.upgrade.sources.pages import local_path
 from tooling.upgrade.sources.remote import RANGE_FROM, NoRangesError, RangeReader, check_hashes, download
@@ -117,7 +117,7 @@ class Fetcher:
         if reader.size <= RANGE_FROM:
             return self._whole(link, distribution)
         self._report(f"{link.filename}: reading its sources by ranges ({reader.size >> 20} MB in all)")
-        contents = read_wheel(reader, vouched=False)
+        contents = read_wheel(reader, link.filename, vouched=False, prepare=reader.prepare)
         return Fetched(contents, "", "ranged", reader.bytes_read)
 
     def _whole(self, link: FileLink, distribution: str, first: HttpAnswer | None = None) -> Fetched:
@@ -138,8 +138,8 @@ class Fetcher:
 
     def _read(self, path: Path, link: FileLink, distribution: str, digest: str, count: int) -> Fetched:
         if link.is_wheel:
-            reader = FileReader.of(path, link.filename)
-            contents = read_wheel(reader, vouched=link.is_vouched_for)
+            with ArchiveFile(path) as stream:
+                contents = read_wheel(stream, link.filename, vouched=link.is_vouched_for)
             return Fetched(contents, digest, "whole" if link.is_vouched_for else "ranged", count)
         contents = read_sdist(path, link.filename, distribution)
         if not contents.files:

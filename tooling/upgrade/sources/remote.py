@@ -6,18 +6,19 @@ A range never proves the whole file's hash; who reads by ranges checks each memb
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.errors import ArchiveError, OfflineError
 from tooling.upgrade.sources.archive.reading import merged
-from tooling.upgrade.sources.archive.zip import TAIL
+from tooling.upgrade.sources.archive.zip import TAIL, at_once
 from tooling.upgrade.sources.links import without_credentials
 from tooling.upgrade.sources.transport import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from tooling.upgrade.sources.links import FileLink
@@ -39,19 +40,20 @@ class NoRangesError(Exception):
         self.answer = answer
 
 
-class RangeReader:
-    """Random access to a file behind a URL. Parts that were announced are fetched together and then kept."""
+class RangeReader(io.RawIOBase):
+    """A file behind a URL. Parts that were announced are fetched together and then kept."""
 
     def __init__(
         self, transport: Transport, url: str, name: str, size: int, tail: bytes, headers: dict[str, str]
     ) -> None:
         """tail: the file's last bytes, already fetched. headers: those that make the server refuse another file."""
         self.size = size
-        self.name = name
         self.bytes_read = len(tail)
+        self._name = name
         self._transport = transport
         self._url = url
         self._headers = headers
+        self._at = 0
         self._parts: list[tuple[int, bytes]] = [(size - len(tail), tail)]
 
     @classmethod
@@ -76,10 +78,22 @@ class RangeReader:
             guard = {"If-Range": tag} if tag and not tag.startswith("W/") else {}
             return cls(transport, answer.url, link.filename, size, tail, guard)
 
-    def read(self, start: int, length: int) -> bytes:
-        """Exactly these bytes, fetched if they are not there yet."""
-        if start < 0 or length < 0 or start + length > self.size:
-            raise ArchiveError("the archive ends too early", where=self.name)
+    def seekable(self) -> bool:
+        """Say that any part can be read."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move; return where the next byte is read."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        if self._at < 0:
+            raise ValueError("it ends too early")
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to `size` bytes, fetched if they are not there yet."""
+        left = max(0, self.size - self._at)
+        length = left if at_once(size) < 0 else min(size or 0, left)
+        start, self._at = self._at, self._at + length
         for begin, content in self._parts:
             if begin <= start and start + length <= begin + len(content):
                 return content[start - begin : start - begin + length]
@@ -87,9 +101,9 @@ class RangeReader:
         self._parts.append((start, content))
         return content
 
-    def prepare(self, parts: Sequence[tuple[int, int]]) -> None:
+    def prepare(self, parts: list[tuple[int, int]]) -> None:
         """Fetch parts over several connections, near ones together."""
-        runs = [(max(0, start), min(end, self.size)) for start, end in merged(parts)]
+        runs = merged(parts)
         with ThreadPoolExecutor(CONNECTIONS) as pool:
             fetched = list(pool.map(self._fetch, runs))
         self._parts = [(start, content) for (start, _), content in zip(runs, fetched, strict=True)] + self._parts
@@ -105,8 +119,8 @@ class RangeReader:
                 or found is None
                 or [int(text) for text in found.groups()] != [start, end - 1, self.size]
             ):
-                raise ArchiveError("the file changed while it was read", where=self.name, fix="try again")
-            content = _exactly(answer, end - start, self.name)
+                raise ArchiveError("the file changed while it was read", where=self._name, fix="try again")
+            content = _exactly(answer, end - start, self._name)
         self.bytes_read += len(content)
         return content
 

@@ -14,9 +14,10 @@ import pytest
 from tooling.upgrade.errors import ArchiveError
 from tooling.upgrade.sources.archive import reading
 from tooling.upgrade.sources.archive import zip as zip_archive
-from tooling.upgrade.sources.archive.reading import FileReader, merged
+from tooling.upgrade.sources.archive.reading import merged
 from tooling.upgrade.sources.archive.sdist import read_sdist
 from tooling.upgrade.sources.archive.wheel import read_wheel
+from tooling.upgrade.sources.archive.zip import ArchiveFile
 
 NAME = "pkg-1.0-py3-none-any.whl"
 SOURCES = {"pkg/__init__.py": "A = 1\n", "pkg/x.py": "B = 2\n" * 500}
@@ -29,7 +30,8 @@ def read(tmp_path):
     def run(content, *, vouched=True):
         path = tmp_path / "archive"
         path.write_bytes(content)
-        return read_wheel(FileReader.of(path, NAME), vouched=vouched)
+        with ArchiveFile(path) as stream:
+            return read_wheel(stream, NAME, vouched=vouched)
 
     return run
 

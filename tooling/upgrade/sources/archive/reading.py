@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tooling.upgrade.errors import ArchiveError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,48 +34,6 @@ MAX_TOTAL = 512 << 20
 MAX_MEMBERS = 300_000
 _GAP = 64 << 10
 """Bytes between two wanted parts from which it is cheaper to ask twice."""
-
-
-class ArchiveReader(Protocol):
-    """Random access to an archive."""
-
-    size: int
-    name: str
-    """For messages."""
-
-    def read(self, start: int, length: int) -> bytes:
-        """Exactly these bytes. Raises ArchiveError if the archive does not have them."""
-        ...
-
-    def prepare(self, parts: Sequence[tuple[int, int]]) -> None:
-        """Announces [start, end) parts that will be read next, so that they can be fetched together."""
-        ...
-
-
-@dataclass(slots=True)
-class FileReader:
-    """An archive on the disk."""
-
-    path: Path
-    name: str
-    size: int
-
-    @classmethod
-    def of(cls, path: Path, name: str = "") -> FileReader:
-        """path: an archive that exists."""
-        return cls(path, name or path.name, path.stat().st_size)
-
-    def read(self, start: int, length: int) -> bytes:
-        """Exactly these bytes."""
-        with self.path.open("rb") as stream:
-            stream.seek(start)
-            found = stream.read(length)
-        if len(found) != length:
-            raise ArchiveError("the archive ends too early", where=self.name)
-        return found
-
-    def prepare(self, parts: Sequence[tuple[int, int]]) -> None:
-        """Nothing: the disk is near."""
 
 
 def merged(parts: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

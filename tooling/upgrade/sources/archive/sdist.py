@@ -13,9 +13,8 @@ from packaging.utils import canonicalize_name
 
 from tooling.cli.toml import table_in
 from tooling.upgrade.errors import ArchiveError
-from tooling.upgrade.sources.archive.reading import MAX_MEMBERS, Budget, Contents, FileReader, checked_name
-from tooling.upgrade.sources.archive.zip import contents as zip_contents
-from tooling.upgrade.sources.archive.zip import directory
+from tooling.upgrade.sources.archive.reading import MAX_MEMBERS, Budget, Contents, checked_name
+from tooling.upgrade.sources.archive.zip import ArchiveFile, PlainZip
 from tooling.upgrade.sources.installation import is_source
 
 if TYPE_CHECKING:
@@ -145,8 +144,9 @@ def read_sdist(path: Path, filename: str, distribution: str) -> Contents:
 
     Raises ArchiveError when it is damaged, hostile, or holds no package."""
     if filename.endswith(".zip"):
-        reader = FileReader.of(path, filename)
-        found = dict(zip_contents(reader, [member for member in directory(reader) if _is_wanted(member.name)]))
+        with ArchiveFile(path) as stream:
+            archive = PlainZip(stream, filename)
+            found = archive.contents([name for name in archive.names if _is_wanted(name)])
     else:
         found = tar_members(path, filename, _is_wanted)
     tops = {name.partition("/")[0] for name in found}

@@ -11,35 +11,38 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from tooling.upgrade.errors import ArchiveError
-from tooling.upgrade.sources.archive import zip as zip_archive
 from tooling.upgrade.sources.archive.reading import Contents
+from tooling.upgrade.sources.archive.zip import PlainZip
 from tooling.upgrade.sources.installation import is_native, is_source
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from tooling.upgrade.sources.archive.reading import ArchiveReader
-    from tooling.upgrade.sources.archive.zip import Member
+    import io
+    from collections.abc import Callable, Sequence
 
 _INSTALLED = ("purelib", "platlib")
 """Folders of `<name>.data` whose content lands beside the packages."""
 
 
-def read_wheel(reader: ArchiveReader, *, vouched: bool) -> Contents:
+def read_wheel(
+    stream: io.RawIOBase,
+    filename: str,
+    *,
+    vouched: bool,
+    prepare: Callable[[list[tuple[int, int]]], None] = lambda parts: None,
+) -> Contents:
     """Return the sources of a wheel. vouched: whether the whole file's hash was checked; then a member may be missing
-    from RECORD. Otherwise RECORD is all there is and must name each.
+    from RECORD. Otherwise RECORD is all there is and must name each. prepare: as of `PlainZip.contents`.
 
     Raises ArchiveError when the wheel is damaged, forged or none."""
-    members = zip_archive.directory(reader)
-    information = _information_folder(members, reader.name)
-    by_name = {member.name: member for member in members}
-    paths = {member.name: _installed_path(member.name, information) for member in members}
+    archive = PlainZip(stream, filename)
+    names = set(archive.names)
+    information = _information_folder(archive.names, filename)
+    paths = {name: _installed_path(name, information) for name in archive.names}
     wanted = {name: path for name, path in paths.items() if is_source(path)}
     if len(set(wanted.values())) != len(wanted):
-        raise ArchiveError("two members would be installed at one place", where=reader.name)
-    facts = [name for name in ("METADATA", "RECORD", "entry_points.txt") if f"{information}/{name}" in by_name]
-    chosen = [by_name[name] for name in wanted] + [by_name[f"{information}/{name}"] for name in facts]
-    found = dict(zip_archive.contents(reader, chosen))
+        raise ArchiveError("two members would be installed at one place", where=filename)
+    facts = {f"{information}/{name}" for name in ("METADATA", "RECORD", "entry_points.txt")}
+    found = archive.contents([*wanted, *sorted(facts & names)], prepare)
     record = found.get(f"{information}/RECORD", b"")
     recorded = {}
     try:
@@ -50,21 +53,20 @@ def read_wheel(reader: ArchiveReader, *, vouched: bool) -> Contents:
     except csv.Error:
         pass  # what could be read counts; the rest is missing and judged so
     if not vouched:
-        missing = sorted(name for name in recorded if is_source(name) and name not in by_name)
+        missing = sorted(name for name in recorded if is_source(name) and name not in names)
         if missing:
-            raise ArchiveError(f"RECORD names {missing[0]!r}, which the archive lacks", where=reader.name)
-    except_for = {f"{information}/RECORD"}
+            raise ArchiveError(f"RECORD names {missing[0]!r}, which the archive lacks", where=filename)
     for name, content in found.items():
-        if name in except_for:
+        if name == f"{information}/RECORD":
             continue
         kind, stated = recorded.get(name, ("", ""))
         if kind not in {"sha256", "sha384", "sha512"}:
             if vouched:
                 continue
-            raise ArchiveError(f"RECORD has no hash of {name!r}, and nothing else vouches for it", where=reader.name)
+            raise ArchiveError(f"RECORD has no hash of {name!r}, and nothing else vouches for it", where=filename)
         actual = base64.urlsafe_b64encode(hashlib.new(kind, content).digest()).decode().rstrip("=")
         if actual != stated:
-            raise ArchiveError(f"{name!r} is not what RECORD says (hash mismatch)", where=reader.name)
+            raise ArchiveError(f"{name!r} is not what RECORD says (hash mismatch)", where=filename)
     return Contents(
         files={path: found[name] for name, path in wanted.items()},
         native=tuple(sorted(path for path in paths.values() if is_native(path))),
@@ -74,12 +76,9 @@ def read_wheel(reader: ArchiveReader, *, vouched: bool) -> Contents:
     )
 
 
-def _information_folder(members: Sequence[Member], filename: str) -> str:
-    folders = {
-        member.name.partition("/")[0]
-        for member in members
-        if member.name.partition("/")[0].endswith(".dist-info") and member.name.endswith("/METADATA")
-    }
+def _information_folder(names: Sequence[str], filename: str) -> str:
+    tops = {name.partition("/")[0] for name in names if name.endswith("/METADATA")}
+    folders = {top for top in tops if top.endswith(".dist-info")}
     try:
         expected, version, _, _ = parse_wheel_filename(filename)
     except InvalidWheelFilename:

@@ -1,201 +1,146 @@
-"""Zip archives as wheels use them: stored and deflated members, ZIP64, data descriptors. Everything else is refused,
-and so is whatever two readers could understand differently: that is how one archive shows two faces.
-
-The standard library's reader wants a seekable file and takes prefixes, gaps, overlaps and duplicates; this one reads
-from ranges and takes none of them.
+"""Zip archives as wheels use them, read by `zipfile` from any file that can be sought. Refused is what that takes and
+an installer may understand differently (prefixes, overlaps, names twice, two headers): so one archive has two faces.
 """
 
 from __future__ import annotations
 
+import io
 import stat
 import struct
+import zipfile
 import zlib
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tooling.upgrade.errors import ArchiveError
 from tooling.upgrade.sources.archive.reading import MAX_MEMBERS, Budget, checked_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from tooling.upgrade.sources.archive.reading import ArchiveReader
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
 TAIL = 64 << 10
 """Bytes read first, from the end: the end record, and of most wheels the whole directory."""
-_END, _END64, _LOCATOR64 = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07"
-_CENTRAL, _LOCAL = b"PK\x01\x02", b"PK\x03\x04"
-_STORED, _DEFLATED = 0, 8
 _ENCRYPTED, _PATCHED, _STRONG, _MASKED = 0x1, 0x20, 0x40, 0x2000
-_DESCRIPTOR, _UTF8 = 0x8, 0x800
+_DESCRIPTOR = 0x8
 _FULL16, _FULL32 = 0xFFFF, 0xFFFFFFFF
-_MAX_DIRECTORY = 64 << 20
+_MOST_AT_ONCE = 64 << 20
+_FAULTS = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, OverflowError)
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An entry of the directory."""
+class ArchiveFile(io.FileIO):
+    """An archive on the disk. Nothing makes its reader ask for more than a directory may have."""
 
-    name: str
-    raw_name: bytes
-    flags: int
-    method: int
-    crc: int
-    compressed: int
-    size: int
-    offset: int
-    end: int = 0
-    """Where the next member or the directory starts."""
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to `size` bytes."""
+        return super().read(at_once(size))
 
 
-def directory(reader: ArchiveReader) -> list[Member]:
-    """All files of an archive, ordered by where they lie; folders are left out. Raises ArchiveError unless the archive
-    is plain: one part, nothing before or between, no encryption, no links, no name twice."""
-    start, size, count = _end_record(reader)
-    raw = reader.read(start, size)
-    members = []
-    position = 0
-    for _ in range(count):
-        member, position = _entry(raw, position, reader.name)
-        members.append(member)
-    if position != len(raw):
-        raise _damaged(reader, "its directory has another length than it says")
-    members.sort(key=lambda member: member.offset)
-    seen: set[str] = set()
-    files = []
-    for index, each in enumerate(members):
-        end = members[index + 1].offset if index + 1 < len(members) else start
-        if each.offset + 30 + len(each.raw_name) + each.compressed > end:
-            raise _damaged(reader, f"{each.name!r} overlaps what follows it")
-        if each.name in seen:
-            raise _damaged(reader, f"{each.name!r} is there twice")
-        seen.add(each.name)
-        if not each.name.endswith("/"):
-            files.append(Member(each.name, each.raw_name, each.flags, each.method, each.crc,
-                                each.compressed, each.size, each.offset, end))  # fmt: skip
-    return files
+def at_once(size: int | None) -> int:
+    """Return how much is read. Raises ArchiveError for more than anything plain has."""
+    if size is not None and size > _MOST_AT_ONCE:
+        raise ArchiveError("damaged archive: it has too many members")
+    return -1 if size is None else size
 
 
-def contents(reader: ArchiveReader, members: Sequence[Member]) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of members, in the order they lie. Each one's length and CRC-32 are checked."""
-    budget = Budget(reader.name)
-    ordered = sorted(members, key=lambda member: member.offset)
-    for member in ordered:
-        budget.take(member.name, max(member.size, member.compressed))
-    reader.prepare(
-        [
-            (member.offset, min(member.end, member.offset + 30 + len(member.raw_name) + _FULL16 + member.compressed))
-            for member in ordered
-        ]
-    )
-    for member in ordered:
-        header = reader.read(member.offset, 30)
-        if header[:4] != _LOCAL:
-            raise _damaged(reader, f"{member.name!r} is not where the directory says")
-        flags, method, _, _, crc, compressed, size, name_length, extra_length = struct.unpack("<HHHHLLLHH", header[6:])
-        start = member.offset + 30 + name_length + extra_length
-        if start + member.compressed > member.end:
-            raise _damaged(reader, f"{member.name!r} overlaps what follows it")
-        if reader.read(member.offset + 30, name_length) != member.raw_name or method != member.method:
-            raise _damaged(reader, f"{member.name!r} has another name or method in its own header")
-        described = bool(flags & _DESCRIPTOR) or _FULL32 in (compressed, size)
-        if flags & _ENCRYPTED or (
-            not described and (crc, compressed, size) != (member.crc, member.compressed, member.size)
+class PlainZip:
+    """An archive that is plain: one part, nothing before it, no encryption, no links, no name twice."""
+
+    def __init__(self, stream: io.RawIOBase, where: str) -> None:
+        """where: for messages. Raises ArchiveError unless the archive is plain."""
+        self._stream = stream
+        self._where = where
+        self._ends: dict[str, int] = {}
+        with self._refused():
+            self._archive = zipfile.ZipFile(stream)
+            members = sorted(self._archive.infolist(), key=lambda each: each.header_offset)
+            if len(members) > MAX_MEMBERS:
+                raise self._damaged(f"it has too many members ({len(members)})")
+            end = self._at(stream.seek(0, io.SEEK_END) - 22 - len(self._archive.comment), 22)
+            if end[:4] != b"PK\5\6":
+                raise self._damaged("something follows its end")
+            if struct.unpack("<L", end[16:20])[0] not in (self._archive.start_dir, _FULL32):
+                raise self._damaged("its directory is not where it says")
+            starts = [member.header_offset for member in members[1:]]
+            for member, following in zip(members, [*starts, self._archive.start_dir], strict=True):
+                self._check(member, following)
+                self._ends[member.orig_filename] = following
+        self.names = [name for name in self._ends if not name.endswith("/")]
+        """Of all files, in the order they lie; folders are left out."""
+
+    def contents(
+        self, names: Sequence[str], prepare: Callable[[list[tuple[int, int]]], None] = lambda parts: None
+    ) -> dict[str, bytes]:
+        """Return the contents of members; length and CRC-32 of each are checked. prepare: called with the [start, end)
+        parts that are read next, so that they can be fetched together."""
+        budget = Budget(self._where)
+        members = sorted((self._archive.NameToInfo[name] for name in names), key=lambda each: each.header_offset)
+        parts = []
+        for member in members:
+            budget.take(member.filename, max(member.file_size, member.compress_size))
+            most = member.header_offset + 30 + len(member.filename) * 4 + _FULL16 + member.compress_size
+            parts.append((member.header_offset, min(self._ends[member.filename], most)))
+        prepare(parts)
+        with self._refused():
+            return {member.filename: self._content(member) for member in members}
+
+    def _check(self, member: zipfile.ZipInfo, following: int) -> None:
+        name = checked_name(member.orig_filename, self._where)
+        kind = stat.S_IFMT(member.external_attr >> 16) if member.create_system == 3 else 0
+        if member.header_offset + 30 + len(name) + member.compress_size > following:
+            raise self._damaged(f"{name!r} overlaps what follows it")
+        if name in self._ends:
+            raise self._damaged(f"{name!r} is there twice")
+        for is_bad, words in (
+            (member.flag_bits & (_ENCRYPTED | _PATCHED | _STRONG | _MASKED), "is encrypted or patched"),
+            (
+                member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED},
+                f"is packed by an unknown method ({member.compress_type})",
+            ),
+            (member.volume not in {0, _FULL16}, "lies in another part of the archive"),
+            (kind not in {0, stat.S_IFREG, stat.S_IFDIR}, "is a link or a device"),
         ):
-            raise _damaged(reader, f"{member.name!r} differs between its own header and the directory")
-        raw = reader.read(start, member.compressed)
-        content = raw
-        if member.method == _DEFLATED:
-            machine = zlib.decompressobj(-15)
-            try:
-                # One byte more than it says it has: more than that is never held in memory.
-                content = machine.decompress(raw, member.size + 1)
-            except zlib.error:
-                raise _damaged(reader, f"{member.name!r} cannot be inflated") from None
-            if not machine.eof or machine.unused_data:
-                raise _damaged(reader, f"{member.name!r} has another length than it says")
-        if len(content) != member.size:
-            raise _damaged(reader, f"{member.name!r} has another length than it says")
-        if zlib.crc32(content) != member.crc:
-            raise _damaged(reader, f"{member.name!r} has another checksum than it says")
-        yield member.name, content
+            if is_bad:
+                raise ArchiveError(f"{name!r} {words}", where=self._where)
 
+    def _content(self, member: zipfile.ZipInfo) -> bytes:
+        flags, method, _, _, crc, compressed, size, name_length, extra_length = struct.unpack(
+            "<6x4H3L2H", self._at(member.header_offset, 30)
+        )
+        start = member.header_offset + 30 + name_length + extra_length
+        if start + member.compress_size > self._ends[member.filename]:
+            raise self._damaged(f"{member.filename!r} overlaps what follows it")
+        described = bool(flags & _DESCRIPTOR) or _FULL32 in (compressed, size)
+        stated = (member.CRC, member.compress_size, member.file_size)
+        if flags & _ENCRYPTED or method != member.compress_type or not (described or (crc, compressed, size) == stated):
+            raise self._damaged(f"{member.filename!r} differs between its own header and the directory")
+        try:
+            # One byte more than it says it has, so that its end, and with it its checksum, is reached.
+            content = self._archive.open(member).read(member.file_size + 1)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            words = f"{member.filename!r} has another length or checksum than it says, or cannot be inflated"
+            raise self._damaged(f"{words}: {error}") from None
+        if len(content) != member.file_size:
+            raise self._damaged(f"{member.filename!r} has another length than it says")
+        return content
 
-def _end_record(reader: ArchiveReader) -> tuple[int, int, int]:
-    """(start, size, entries) of the central directory."""
-    length = min(reader.size, TAIL)
-    tail = reader.read(reader.size - length, length)
-    position = tail.rfind(_END)
-    if position < 0 or len(tail) - position < 22:
-        raise _damaged(reader, "it is not a zip archive, or its end is missing")
-    disk, start_disk, here, count, size, start, comment = struct.unpack("<4H2LH", tail[position + 4 : position + 22])
-    end = reader.size - length + position
-    if position + 22 + comment != len(tail):
-        raise _damaged(reader, "something follows its end")
-    if position >= 20 and tail[position - 20 : position - 16] == _LOCATOR64:
-        _, end, disks = struct.unpack("<LQL", tail[position - 16 : position])
-        record = reader.read(end, 56) if disks <= 1 and end + 56 <= reader.size else b""
-        if record[:4] != _END64:
-            raise _damaged(reader, "its ZIP64 record is not where it says")
-        disk, start_disk, here, count, size, start = struct.unpack("<2L4Q", record[16:])
-    elif _FULL16 in (here, count) or _FULL32 in (size, start):
-        raise _damaged(reader, "its ZIP64 record is missing")
-    if disk or start_disk or here != count:
-        raise _damaged(reader, "it is one part of several")
-    if start + size != end:
-        raise _damaged(reader, "its directory is not where it says")
-    if count > MAX_MEMBERS or size > _MAX_DIRECTORY:
-        raise _damaged(reader, f"it has too many members ({count})")
-    return start, size, count
+    def _at(self, start: int, length: int) -> bytes:
+        self._stream.seek(start)
+        return self._stream.read(length)
 
+    def _damaged(self, what: str) -> ArchiveError:
+        return ArchiveError(f"damaged archive: {what}", where=self._where)
 
-def _entry(raw: bytes, position: int, where: str) -> tuple[Member, int]:
-    fixed = raw[position : position + 46]
-    if len(fixed) != 46 or fixed[:4] != _CENTRAL:
-        raise ArchiveError("damaged archive: its directory is broken", where=where)
-    (_, system, _, flags, method, _, _, crc, compressed, size, name_length, extra_length, comment_length, disk, _,
-     attributes, offset) = struct.unpack("<BBHHHHHLLLHHHHHLL", fixed[4:])  # fmt: skip
-    start = position + 46
-    end = start + name_length + extra_length + comment_length
-    raw_name, extra = raw[start : start + name_length], raw[start + name_length : start + name_length + extra_length]
-    if end > len(raw):
-        raise ArchiveError("damaged archive: its directory is broken", where=where)
-    size, compressed, offset = _zip64(extra, size, compressed, offset, where)
-    try:
-        decoded = raw_name.decode("utf-8" if flags & _UTF8 else "cp437")
-    except UnicodeDecodeError:
-        raise ArchiveError(f"a member's name is not text: {raw_name[:80]!r}", where=where) from None
-    name = checked_name(decoded, where)
-    if flags & (_ENCRYPTED | _PATCHED | _STRONG | _MASKED):
-        raise ArchiveError(f"{name!r} is encrypted or patched", where=where)
-    if method not in {_STORED, _DEFLATED}:
-        raise ArchiveError(f"{name!r} is packed by an unknown method ({method})", where=where)
-    if disk not in {0, _FULL16}:
-        raise ArchiveError(f"{name!r} lies in another part of the archive", where=where)
-    if system == 3 and stat.S_IFMT(attributes >> 16) not in {0, stat.S_IFREG, stat.S_IFDIR}:
-        raise ArchiveError(f"{name!r} is a link or a device", where=where)
-    return Member(name, raw_name, flags, method, crc, compressed, size, offset), end
-
-
-def _zip64(extra: bytes, size: int, compressed: int, offset: int, where: str) -> tuple[int, int, int]:
-    """(size, compressed, offset) with those that do not fit in 32 bits taken from the ZIP64 extra field."""
-    wanted = [value == _FULL32 for value in (size, compressed, offset)]
-    position = 0
-    while position + 4 <= len(extra):
-        kind, length = struct.unpack("<HH", extra[position : position + 4])
-        field = extra[position + 4 : position + 4 + length]
-        if kind == 1 and any(wanted):
-            if len(field) < 8 * sum(wanted):
-                break
-            wide = iter(struct.unpack(f"<{sum(wanted)}Q", field[: 8 * sum(wanted)]))
-            chosen = [next(wide) if full else value
-                      for full, value in zip(wanted, (size, compressed, offset), strict=True)]  # fmt: skip
-            return chosen[0], chosen[1], chosen[2]
-        position += 4 + length
-    if any(wanted):
-        raise ArchiveError("damaged archive: a ZIP64 field is missing", where=where)
-    return size, compressed, offset
-
-
-def _damaged(reader: ArchiveReader, what: str) -> ArchiveError:
-    return ArchiveError(f"damaged archive: {what}", where=reader.name, fix="nothing of it was kept; fetch it again")
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        """Whatever is wrong becomes an error that names the archive."""
+        try:
+            yield
+        except ArchiveError as error:
+            error.where = error.where or self._where
+            raise
+        except _FAULTS as error:
+            raise self._damaged(str(error)) from error
