@@ -190,7 +190,7 @@ def upgrade_report(upgrade: Upgrade, arguments: argparse.Namespace, command: str
         import json
 
         from tooling.cli.toml import version
-        from tooling.upgrade.report.sarif import sarif
+        from tooling.upgrade.report.document import sarif
 
         shown = json.dumps(sarif(upgrade.audits, tool_version=version()), indent=1) + "\n"
     elif arguments.markdown:

@@ -19,8 +19,7 @@ from tooling.cli.errors import ToolError
 from tooling.cli.git import Git
 from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations import commands, python_projects
-from tooling.upgrade.declarations.declaration import Declaration, Declarations
-from tooling.upgrade.declarations.requirements import read_requirements
+from tooling.upgrade.declarations.declaration import Declaration, Declarations, read_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

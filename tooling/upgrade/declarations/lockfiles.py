@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from tooling.cli.errors import UsageError
 from tooling.cli.toml import TOMLError, parse_toml
-from tooling.upgrade.declarations.requirements import read_requirements
+from tooling.upgrade.declarations.declaration import read_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -15,18 +15,21 @@ from typing import TYPE_CHECKING, Any
 from tooling.python.module import last_name
 from tooling.python.source import FunctionNode, children, defined_names, dotted_name, module_name, string_of
 from tooling.python.source_modules import NodeInModule
-from tooling.upgrade.interfaces.command_frames import (
+from tooling.upgrade.interfaces.command_words import (
+    DEPTH,
     MOST_HELD,
     MOST_ROWS,
+    MOST_STATEMENTS,
     MOST_WORDS,
+    SAME_WORDS,
     CommandFrame,
     CommandObject,
     CommandResult,
     CommandRow,
     CommandVariable,
+    CommandWords,
     defaults_of,
 )
-from tooling.upgrade.interfaces.command_words import DEPTH, MOST_STATEMENTS, SAME_WORDS, CommandWords
 from tooling.upgrade.interfaces.commands import CommandUse, CommandWord, recognise, split_shell
 
 if TYPE_CHECKING:

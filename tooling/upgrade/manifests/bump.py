@@ -13,21 +13,17 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ConflictError, UsageError
 from tooling.kit.change.plan import Plan
-from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, SpecifierStyle
-from tooling.upgrade.declarations.requirements import is_compiled
+from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, SpecifierStyle, is_compiled
 from tooling.upgrade.manifests.baseline import baseline, is_claimed, is_excluded, variants_of
 from tooling.upgrade.manifests.requests import VersionRequest, check_requests
 from tooling.upgrade.manifests.specifiers import allows, changed, parse_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tooling.upgrade.declarations.declaration import Declarations
     from tooling.upgrade.policy.watched import UpgradePolicy
-
-    Hashes = Callable[[str, str], Sequence[str]]
-    """(distribution, version) to "sha256:..." of its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +77,15 @@ class Bump:
     """Requests for packages that no place names."""
 
 
-def bump(
-    root: Path,
-    policy: UpgradePolicy,
-    declarations: Declarations,
-    requests: Sequence[VersionRequest],
-    *,
-    hashes: Hashes | None = None,
-) -> Bump:
-    """Make the plan. hashes: asked for places that are pinned by hash, which are left alone without it.
-
-    Raises UsageError for requests that make no sense here (`check_requests`), ConflictError when a file changed since
-    `declarations` were read."""
+def bump(root: Path, policy: UpgradePolicy, declarations: Declarations, requests: Sequence[VersionRequest]) -> Bump:
+    """Make the plan. Raises UsageError for requests that make no sense here (`check_requests`), ConflictError when a file
+    changed since `declarations` were read."""
     plan = Plan(root)
     edits: list[VersionEdit] = []
     kept: list[KeptDeclaration] = []
     companions: list[Companion] = []
     for request in check_requests(requests, policy):
-        made, left = _declared(root, policy, declarations, request, hashes)
+        made, left = _declared(root, policy, declarations, request)
         followed, missed = _followed(plan, policy, request, made)
         edits += [*made, *followed]
         kept += [*left, *missed]
@@ -133,12 +120,12 @@ def bump(
 
 
 def _declared(
-    root: Path, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest, hashes: Hashes | None
+    root: Path, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest
 ) -> tuple[list[VersionEdit], list[KeptDeclaration]]:
     edits: list[VersionEdit] = []
     kept: list[KeptDeclaration] = []
     for each in declarations.of(request.distribution):
-        why, attention = _left_alone(root, policy, declarations, request, each, hashes)
+        why, attention = _left_alone(root, policy, declarations, request, each)
         if not why:
             package = policy.package(request.distribution) if each.kind is DeclarationKind.REQUIREMENT else None
             rule = package.range if package is not None else "keep"
@@ -147,12 +134,6 @@ def _declared(
                 note = "; whether the image exists is not checked" if each.kind is DeclarationKind.IMAGE else ""
                 place = (each.path, each.line, each.start, each.end)
                 edits.append(VersionEdit(*place, each.specifier, outcome.specifier, outcome.why + note, request, each))
-                if each.hashes and hashes is not None:
-                    # All options at once: they stand one after the other.
-                    after = " \\\n    ".join(f"--hash={one}" for one in hashes(request.distribution, request.version))
-                    start, end = each.hashes[0][0], each.hashes[-1][1]
-                    why = "hashes of the new version"
-                    edits.append(VersionEdit(each.path, each.line, start, end, "", after, why, request))
                 continue
             why, attention = outcome.why, outcome.problem
         kept.append(KeptDeclaration(each.path, each.line, each.text, why, request, attention))
@@ -165,7 +146,6 @@ def _left_alone(
     declarations: Declarations,
     request: VersionRequest,
     declaration: Declaration,
-    hashes: Hashes | None,
 ) -> tuple[str, bool]:
     """Why a declaration of the package is not this request's business, and whether to look at it; ("", False) if it
     is."""
@@ -177,7 +157,7 @@ def _left_alone(
         return "no variant claims the file, so it is not known whose version this is", True
     if declaration.path.endswith((".txt", ".in")) and is_compiled(_text(root, declaration.path)):
         return "a tool wrote the file from another one: run that tool again", True
-    if declaration.hashes and hashes is None:
+    if declaration.hashed:
         return "pinned by hash: the hashes of the new version are needed", True
     if _is_of_another_version(root, policy, declarations, request, declaration):
         return "pins another version than the one that is upgraded, so this may be on purpose", True

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.kit.receipts import read_receipts
 from tooling.python.source import calm
-from tooling.upgrade.checklists.check import Drift, drift
 from tooling.upgrade.checklists.contents import ChecklistPackage, collect
-from tooling.upgrade.checklists.document import render
+from tooling.upgrade.checklists.document import Drift, drift, render
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.sources.cache import prune_kept

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.upgrade.declarations.find import find_declarations
-from tooling.upgrade.policy.infer import import_names
-from tooling.upgrade.policy.read import read_policy
+from tooling.upgrade.policy.read import import_names, read_policy
 from tooling.upgrade.policy.watched import FocusedPackage
 from tooling.upgrade.sources.cache import default_folder
 

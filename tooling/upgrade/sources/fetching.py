@@ -1,21 +1,29 @@
-"""Fetches one archive from its place, checks it and puts it into the cache."""
+"""Fetch one archive from its place, check it and put it into the cache.
+
+One behind a URL is read by ranges where the server answers them, otherwise fetched whole, once. A range never proves
+the whole file's hash; who reads by ranges checks each member against RECORD instead (`read_wheel`).
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from tooling.cli.errors import WriteError
-from tooling.upgrade.errors import ArchiveError, UpstreamError
+from tooling.upgrade.errors import ArchiveError, OfflineError, UpstreamError
+from tooling.upgrade.sources.archive.reading import TAIL, ArchiveFile, at_once, merged
 from tooling.upgrade.sources.archive.sdist import read_sdist
 from tooling.upgrade.sources.archive.wheel import read_wheel
-from tooling.upgrade.sources.archive.zip import ArchiveFile
 from tooling.upgrade.sources.cache import UNFINISHED, CachedRelease
+from tooling.upgrade.sources.links import without_credentials
 from tooling.upgrade.sources.pages import local_path
-from tooling.upgrade.sources.remote import RANGE_FROM, NoRangesError, RangeReader, check_hashes, download
+from tooling.upgrade.sources.transport import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +33,165 @@ if TYPE_CHECKING:
     from tooling.upgrade.sources.cache import Cache
     from tooling.upgrade.sources.links import FileLink
     from tooling.upgrade.sources.transport import HttpAnswer, Transport
+
+
+CONNECTIONS = 4
+RANGE_FROM = 30 << 20
+"""Bytes from which a wheel is read by ranges: below, the whole file is as quick and its hash can be checked."""
+_MAX_FILE = 8 << 30
+_BLOCK = 1 << 20
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)\Z")
+
+
+class NoRangesError(Exception):
+    """The server answers with the whole file; `answer` is open, for whoever wants to read it."""
+
+    def __init__(self, answer: HttpAnswer | None) -> None:
+        super().__init__("the server does not answer ranges")
+        self.answer = answer
+
+
+class RangeReader(io.RawIOBase):
+    """A file behind a URL. Parts that were announced are fetched together and then kept."""
+
+    def __init__(
+        self, transport: Transport, url: str, name: str, size: int, tail: bytes, headers: dict[str, str]
+    ) -> None:
+        """tail: the file's last bytes, already fetched. headers: those that make the server refuse another file."""
+        self.size = size
+        self.bytes_read = len(tail)
+        self._name = name
+        self._transport = transport
+        self._url = url
+        self._headers = headers
+        self._at = 0
+        self._parts: list[tuple[int, bytes]] = [(size - len(tail), tail)]
+
+    @classmethod
+    def open(cls, transport: Transport, link: FileLink) -> RangeReader:
+        """Fetch the tail of a file. Raises NoRangesError when the server knows no ranges."""
+        try:
+            answer = transport.get(link.url, {"Range": f"bytes=-{TAIL}"})
+        except RefusedError as error:
+            if error.status in {400, 405, 416, 501}:
+                raise NoRangesError(None) from error
+            raise
+        found = _CONTENT_RANGE.match(answer.headers.get("content-range", ""))
+        if answer.status != 206 or found is None:
+            raise NoRangesError(answer)
+        with answer:
+            start, end, size = (int(text) for text in found.groups())
+            if end + 1 != size or size > _MAX_FILE:
+                raise NoRangesError(None)
+            tail = _exactly(answer, end + 1 - start, link.filename)
+            tag = answer.headers.get("etag", "")
+            # If-Range makes a server whose file changed send all of the new one, which is refused below.
+            guard = {"If-Range": tag} if tag and not tag.startswith("W/") else {}
+            return cls(transport, answer.url, link.filename, size, tail, guard)
+
+    def seekable(self) -> bool:
+        """Say that any part can be read."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move; return where the next byte is read."""
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        if self._at < 0:
+            raise ValueError("it ends too early")
+        return self._at
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Up to `size` bytes, fetched if they are not there yet."""
+        left = max(0, self.size - self._at)
+        length = left if at_once(size) < 0 else min(size or 0, left)
+        start, self._at = self._at, self._at + length
+        for begin, content in self._parts:
+            if begin <= start and start + length <= begin + len(content):
+                return content[start - begin : start - begin + length]
+        content = self._fetch((start, start + length))
+        self._parts.append((start, content))
+        return content
+
+    def prepare(self, parts: list[tuple[int, int]]) -> None:
+        """Fetch parts over several connections, near ones together."""
+        runs = merged(parts)
+        with ThreadPoolExecutor(CONNECTIONS) as pool:
+            fetched = list(pool.map(self._fetch, runs))
+        self._parts = [(start, content) for (start, _), content in zip(runs, fetched, strict=True)] + self._parts
+
+    def _fetch(self, part: tuple[int, int]) -> bytes:
+        start, end = part
+        if start >= end:
+            return b""
+        with self._transport.get(self._url, {"Range": f"bytes={start}-{end - 1}", **self._headers}) as answer:
+            found = _CONTENT_RANGE.match(answer.headers.get("content-range", ""))
+            if (
+                answer.status != 206
+                or found is None
+                or [int(text) for text in found.groups()] != [start, end - 1, self.size]
+            ):
+                raise ArchiveError("the file changed while it was read", where=self._name, fix="try again")
+            content = _exactly(answer, end - start, self._name)
+        self.bytes_read += len(content)
+        return content
+
+
+def download(
+    transport: Transport, link: FileLink, target: Path, report: Callable[[str], None], first: HttpAnswer | None = None
+) -> int:
+    """Fetch a whole file to `target`, and check every hash that the index states; how many bytes came.
+
+    first: an answer that already has the whole file, to read from. Raises ArchiveError when a hash or the length
+    differs, OfflineError when the connection keeps breaking. The target is then incomplete; its owner removes it."""
+    for attempt in range(3):
+        try:
+            with first if first is not None else transport.get(link.url) as answer:
+                expected = answer.headers.get("content-length", "")
+                total = int(expected) if expected.isdecimal() else None
+                machines = {name: hashlib.new(name) for name, _ in link.hashes}
+                done = 0
+                with target.open("wb") as stream:
+                    while block := answer.read(_BLOCK):
+                        done += len(block)
+                        if done > _MAX_FILE:
+                            raise ArchiveError(f"it is larger than {_MAX_FILE >> 30} GB", where=link.filename)
+                        stream.write(block)
+                        for machine in machines.values():
+                            machine.update(block)
+                        if total and total > RANGE_FROM and (done // _BLOCK) % 32 == 0:
+                            report(f"{link.filename}: {done >> 20} of {total >> 20} MB")
+                if total is not None and done != total:
+                    raise OfflineError(
+                        f"the connection broke after {done} of {total} bytes", where=without_credentials(link.url)
+                    )
+                check_hashes(link, {name: machine.hexdigest() for name, machine in machines.items()})
+                return done
+        except OfflineError:
+            first = None
+            if attempt == 2:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def check_hashes(link: FileLink, actual: dict[str, str]) -> None:
+    """Raise ArchiveError when one of the stated hashes differs from the actual one."""
+    for name, digest in link.hashes:
+        if actual[name] != digest:
+            what = f"the file's {name} is {actual[name]}, the index says {digest}"
+            fix = "nothing of it was kept; if it stays so, the index or a proxy changes files"
+            raise ArchiveError(what, where=link.filename, fix=fix)
+
+
+def _exactly(answer: HttpAnswer, length: int, name: str) -> bytes:
+    blocks: list[bytes] = []
+    left = length
+    while left and (block := answer.read(left)):
+        blocks.append(block)
+        left -= len(block)
+    if left:
+        raise OfflineError(f"the connection broke {left} bytes early", where=name)
+    return b"".join(blocks)
+
 
 _MAX_METADATA = 4 << 20
 

@@ -23,8 +23,15 @@ from tooling.upgrade.sources.fetching import Fetcher
 from tooling.upgrade.sources.index_config import read_settings
 from tooling.upgrade.sources.installation import requirements
 from tooling.upgrade.sources.links import FileLink, VersionInfo, choose
-from tooling.upgrade.sources.listing import Listing, grouped, list_files, not_cached, unknown_package, unknown_version
-from tooling.upgrade.sources.pages import Pages
+from tooling.upgrade.sources.pages import (
+    Listing,
+    Pages,
+    grouped,
+    list_files,
+    not_cached,
+    unknown_package,
+    unknown_version,
+)
 from tooling.upgrade.sources.transport import Transport
 
 if TYPE_CHECKING:

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.checklists.check import drift
 from tooling.upgrade.checklists.contents import AffectedFile, Checklist, ChecklistEntry, ChecklistPackage, GuardedPlace
-from tooling.upgrade.checklists.document import parse, render
+from tooling.upgrade.checklists.document import drift, parse, render
 
 PATH = "skills/upgrade-deps/checklists/vllm.md"
 GENERATE = ChecklistEntry(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tooling.upgrade.declarations.environments import Install, script_environments
+from tooling.upgrade.declarations.commands import Install, script_environments
 
 
 def installs(text):

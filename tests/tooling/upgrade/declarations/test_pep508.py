@@ -3,10 +3,9 @@
 import pytest
 from packaging.requirements import Requirement
 
-from tooling.upgrade.declarations.declaration import SpecifierStyle
-from tooling.upgrade.declarations.pep508 import as_pep508, python_marker
+from tooling.upgrade.declarations.declaration import SpecifierStyle, as_pep508, python_marker
 from tooling.upgrade.declarations.python_projects import read_pyproject
-from tooling.upgrade.locks.uv import stated_requirements
+from tooling.upgrade.locks.resolve import stated_requirements
 from tooling.upgrade.policy.watched import Variant
 
 

@@ -12,8 +12,7 @@ import pytest
 from tooling.cli.errors import UsageError
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.errors import OfflineError
-from tooling.upgrade.locks import uv
-from tooling.upgrade.locks.resolve import lock
+from tooling.upgrade.locks.resolve import _clean, find_uv, lock, run_uv
 from tooling.upgrade.locks.result import LockAction, VersionChange
 from tooling.upgrade.manifests.bump import bump
 from tooling.upgrade.manifests.requests import parse_request
@@ -183,21 +182,21 @@ def test_a_lock_of_another_tool_is_left_to_it(resolve):
 
 
 def test_without_uv_the_way_out_is_said(monkeypatch, tmp_path):
-    monkeypatch.setattr(uv.sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError) as refused:
-        uv.find_uv()
+        find_uv()
     assert "--no-lock" in refused.value.fix
 
 
 def test_offline_with_an_empty_cache_is_said(tmp_path):
     (tmp_path / "pyproject.toml").write_text(manifest("surely-not-cached"))
     with pytest.raises(OfflineError):
-        uv.run_uv(["lock"], tmp_path, environment={"UV_CACHE_DIR": str(tmp_path / "c")}, offline=True)
+        run_uv(["lock"], tmp_path, environment={"UV_CACHE_DIR": str(tmp_path / "c")}, offline=True)
 
 
 def test_credentials_are_never_repeated():
-    assert uv._clean("error at https://me:secret@host/simple\x1b[0m") == "error at https://host/simple"
+    assert _clean("error at https://me:secret@host/simple\x1b[0m") == "error at https://host/simple"
 
 
 SCRIPT = """\

@@ -143,16 +143,12 @@ def test_contradicting_requests_are_refused(tmp_path):
     assert len(bumped(root, "vllm==0.18.0", "vllm==0.18.0").edits) == 1
 
 
-def test_hashes_are_replaced_only_when_they_are_known(tmp_path):
+def test_what_is_pinned_by_hash_is_left_alone(tmp_path):
     text = "vllm==0.11.0 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\ntorch==2.9\n"
     root = repository(tmp_path, requirements_txt=text)
     unknown = bumped(root, "vllm==0.18.0")
     assert not unknown.plan
     assert [(kept.attention, "hash" in kept.why) for kept in unknown.kept] == [(True, True)]
-    known = bumped(root, "vllm==0.18.0", hashes=lambda name, version: ["sha256:cc", "sha256:dd", "sha256:ee"])
-    assert after(known, "requirements.txt") == (
-        "vllm==0.18.0 \\\n    --hash=sha256:cc \\\n    --hash=sha256:dd \\\n    --hash=sha256:ee\ntorch==2.9\n"
-    )
 
 
 def test_a_compiled_file_is_left_to_its_tool(tmp_path):

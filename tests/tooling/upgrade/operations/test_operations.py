@@ -13,7 +13,7 @@ import pytest
 from tooling.cli.errors import UsageError
 from tooling.upgrade.operations.auditing import MOST_BETWEEN, Move, audit_moves, between
 from tooling.upgrade.operations.context import open_context, unknown_now
-from tooling.upgrade.operations.fixing import edited_tree
+from tooling.upgrade.operations.upgrading import edited_tree
 from tooling.upgrade.sources.index_config import IndexSettings
 from tooling.upgrade.sources.indexed import Catalogue
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.policy.infer import import_names
-from tooling.upgrade.policy.read import read_policy
+from tooling.upgrade.policy.read import import_names, read_policy
 
 TABLE = """\
 [project]

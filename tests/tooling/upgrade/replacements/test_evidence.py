@@ -6,9 +6,16 @@ import pytest
 
 from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.advice import advised, texts_about
-from tooling.upgrade.replacements.candidates import Candidate, Reason, best
-from tooling.upgrade.replacements.evidence import import_index, votes
-from tooling.upgrade.replacements.similarity import is_similar_name, similarity, tokens, took_places
+from tooling.upgrade.replacements.candidates import (
+    Candidate,
+    Reason,
+    best,
+    is_similar_name,
+    similarity,
+    tokens,
+    took_places,
+)
+from tooling.upgrade.replacements.homes import import_index, votes
 from tooling.upgrade.sources.folder import memory_release
 
 

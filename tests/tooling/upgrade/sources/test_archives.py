@@ -13,11 +13,9 @@ import pytest
 
 from tooling.upgrade.errors import ArchiveError
 from tooling.upgrade.sources.archive import reading
-from tooling.upgrade.sources.archive import zip as zip_archive
-from tooling.upgrade.sources.archive.reading import merged
+from tooling.upgrade.sources.archive.reading import ArchiveFile, merged
 from tooling.upgrade.sources.archive.sdist import read_sdist
 from tooling.upgrade.sources.archive.wheel import read_wheel
-from tooling.upgrade.sources.archive.zip import ArchiveFile
 
 NAME = "pkg-1.0-py3-none-any.whl"
 SOURCES = {"pkg/__init__.py": "A = 1\n", "pkg/x.py": "B = 2\n" * 500}
@@ -223,7 +221,7 @@ def test_a_member_that_is_not_what_record_says_is_refused_even_if_the_file_is_vo
 
 
 def test_directories_with_too_many_members_are_refused(read, wheel, monkeypatch):
-    monkeypatch.setattr(zip_archive, "MAX_MEMBERS", 3)
+    monkeypatch.setattr(reading, "MAX_MEMBERS", 3)
     with pytest.raises(ArchiveError, match="too many members"):
         read(wheel(SOURCES))
 

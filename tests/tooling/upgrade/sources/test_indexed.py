@@ -9,7 +9,7 @@ import pytest
 
 from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import ArchiveError, OfflineError, UpstreamError
-from tooling.upgrade.sources import remote
+from tooling.upgrade.sources import fetching
 from tooling.upgrade.sources.index_config import IndexSettings, PackageIndex
 from tooling.upgrade.sources.indexed import Catalogue
 
@@ -20,8 +20,7 @@ SOURCES = {"pkg/__init__.py": "A = 1\n", "pkg/deep/x.py": "B = 2\n"}
 @pytest.fixture
 def small_ranges(monkeypatch):
     """Range reads start at 100 kB instead of 30 MB."""
-    monkeypatch.setattr(remote, "RANGE_FROM", 100_000)
-    monkeypatch.setattr("tooling.upgrade.sources.fetching.RANGE_FROM", 100_000)
+    monkeypatch.setattr(fetching, "RANGE_FROM", 100_000)
 
 
 @pytest.mark.parametrize("dialect", ["json", "html"])
@@ -136,13 +135,13 @@ def test_a_proxy_is_used_where_one_is_configured(server, wheel, catalogue):
 
 def test_a_file_that_changes_while_it_is_read_by_ranges_is_noticed(server, wheel, catalogue, small_ranges, monkeypatch):
     server.files[WHEEL] = wheel({f"pkg/m{number}.py": f"x = {number}" * 99 for number in range(999)}, filler=3_000_000)
-    prepare = remote.RangeReader.prepare
+    prepare = fetching.RangeReader.prepare
 
     def replaced_first(self, parts):
         server.files[WHEEL] += b"more"
         prepare(self, parts)
 
-    monkeypatch.setattr(remote.RangeReader, "prepare", replaced_first)
+    monkeypatch.setattr(fetching.RangeReader, "prepare", replaced_first)
     with pytest.raises(ArchiveError, match="changed while it was read"):
         catalogue().release("pkg==1.0")
 

@@ -13,8 +13,7 @@ from packaging.utils import canonicalize_name
 
 from tooling.cli.toml import table_in
 from tooling.upgrade.errors import ArchiveError
-from tooling.upgrade.sources.archive.reading import MAX_MEMBERS, Budget, Contents, checked_name
-from tooling.upgrade.sources.archive.zip import ArchiveFile, PlainZip
+from tooling.upgrade.sources.archive.reading import MAX_MEMBERS, ArchiveFile, Budget, Contents, PlainZip, checked_name
 from tooling.upgrade.sources.installation import is_source
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from tooling.upgrade.errors import ArchiveError
-from tooling.upgrade.sources.archive.reading import Contents
-from tooling.upgrade.sources.archive.zip import PlainZip
+from tooling.upgrade.sources.archive.reading import Contents, PlainZip
 from tooling.upgrade.sources.installation import is_native, is_source
 
 if TYPE_CHECKING:
