@@ -97,6 +97,12 @@ class AuditFinding:
     guard: str = ""
     """The condition or fallback the place stands under, in words; "" for none."""
 
+    @property
+    def instead(self) -> str:
+        """What to write, of a finding that has a replacement."""
+        assert self.replacement is not None, "only findings with a replacement are fixed"
+        return self.replacement.text
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unseen:

@@ -28,10 +28,9 @@ def rename_keyword(source: EditableSource, finding: AuditFinding) -> None:
     """Also of an entry of a dictionary that is unpacked on the spot."""
     import libcst
 
-    assert finding.replacement is not None, "only findings with a replacement come here"
-    name = finding.replacement.text.rpartition(".")[2]
+    name = finding.instead.rpartition(".")[2]
     if not name.isidentifier():
-        raise LeftAloneError(f"{finding.replacement.text!r} is not a name")
+        raise LeftAloneError(f"{finding.instead!r} is not a name")
     call, part = _keyword(source, finding)
     if any(other.keyword is not None and other.keyword.value == name for other in call.args):
         raise LeftAloneError(f"{name} is passed already")
@@ -89,9 +88,8 @@ def write_default(source: EditableSource, finding: AuditFinding) -> None:
     """Pass what a parameter was by default."""
     import libcst
 
-    assert finding.replacement is not None, "only findings with a replacement come here"
     call = called(source, finding)
-    text = finding.replacement.text
+    text = finding.instead
     if any(argument.keyword is not None and f"{argument.keyword.value}=" in text for argument in call.args):
         raise LeftAloneError("it is passed already")
     if not call.args:
@@ -108,10 +106,9 @@ def await_call(source: EditableSource, finding: AuditFinding) -> None:
     """Add `await`, or take it away."""
     import libcst
 
-    assert finding.replacement is not None, "only findings with a replacement come here"
     call = called(source, finding)
     outer = source.parents.get(call)
-    if not finding.replacement.text.startswith("await "):
+    if not finding.instead.startswith("await "):
         if not isinstance(outer, libcst.Await):
             raise LeftAloneError("it is not awaited at this place")
         source.put(source.span(outer)[0], source.whole_span(call)[0], "")
@@ -219,13 +216,12 @@ def _is_entry(source: EditableSource, entry: Any, finding: AuditFinding) -> bool
 
 def fix_expression(source: EditableSource, finding: AuditFinding) -> None:
     """Collect the splices for one finding. Raises LeftAloneError with the reason."""
-    assert finding.replacement is not None, "only findings with a replacement come here"
     match finding.kind:
-        case FindingKind.OVERRIDE_DRIFT if finding.replacement.text.startswith("def "):
+        case FindingKind.OVERRIDE_DRIFT if finding.instead.startswith("def "):
             _extend_override(source, finding)
         case FindingKind.DEPRECATED if finding.parameter:
             rename_keyword(source, finding)
-        case FindingKind.REMOVED if finding.replacement.text.startswith("import "):
+        case FindingKind.REMOVED if finding.instead.startswith("import "):
             _import_module(source, finding)
         case FindingKind.RENAMED | FindingKind.MOVED | FindingKind.REMOVED | FindingKind.DEPRECATED:
             _rename(source, finding)
@@ -252,11 +248,10 @@ def _rename(source: EditableSource, finding: AuditFinding) -> None:
     for a path from a module."""
     import libcst
 
-    assert finding.replacement is not None, "only findings with a replacement come here"
     container, _, name = finding.symbol.rpartition(".")
-    new_container, _, new = finding.replacement.text.rpartition(".")
+    new_container, _, new = finding.instead.rpartition(".")
     if not new.isidentifier():
-        raise LeftAloneError(f"{finding.replacement.text!r} is not a name")
+        raise LeftAloneError(f"{finding.instead!r} is not a name")
     if finding.kind is FindingKind.REMOVED and new == name:
         plain = any(_is_name(each, name) and source.start(each) == place(finding) for each in source.nodes(libcst.Name))
         for star in source.nodes(libcst.ImportStar) if plain else ():
@@ -283,7 +278,7 @@ def _rename(source: EditableSource, finding: AuditFinding) -> None:
     package = new_container.partition(".")[0]
     if root != package and any(_is_name(each, package) for each in source.ranges):
         raise LeftAloneError(f"{package} means something else in this file")
-    source.put(*source.span(node), finding.replacement.text)
+    source.put(*source.span(node), finding.instead)
     imported = [dotted_text(alias.name) for alias in _module_imports(source) if alias.asname is None]
     if new_container not in imported and all(each.text != new_container.encode() for each in source.splices):
         import_below(source, bound, f"import {new_container}")
@@ -291,11 +286,10 @@ def _rename(source: EditableSource, finding: AuditFinding) -> None:
 
 def _import_module(source: EditableSource, finding: AuditFinding) -> None:
     """`import up` -> `import up`, `import up.io`: a submodule that must be imported by name."""
-    assert finding.replacement is not None, "only findings with a replacement come here"
     root = finding.symbol.partition(".")[0]
     for alias in _module_imports(source):
         if bound_name(alias) == root and alias.asname is None:
-            import_below(source, alias, finding.replacement.text)
+            import_below(source, alias, finding.instead)
             return
     raise LeftAloneError(f"{root} is not imported by that name")
 
@@ -322,15 +316,14 @@ def _call_or_read(source: EditableSource, finding: AuditFinding) -> None:
     """`x.size` -> `x.size()`, or back."""
     import libcst
 
-    assert finding.replacement is not None, "only findings with a replacement come here"
     name = finding.symbol.rpartition(".")[2]
     names = [each for each in source.nodes(libcst.Name) if each.value == name and source.start(each) == place(finding)]
     node = names[0] if names else _attribute(source, finding, name)
     called = next((call for call in source.nodes(libcst.Call) if call.func is node), None)
-    if finding.replacement.text.endswith("()") and called is None:
+    if finding.instead.endswith("()") and called is None:
         end = source.span(node)[1]
         source.put(end, end, "()")
-    elif not finding.replacement.text.endswith("()") and called is not None and not called.args:
+    elif not finding.instead.endswith("()") and called is not None and not called.args:
         source.put(source.span(node)[1], source.span(called)[1], "")
     else:
         raise LeftAloneError("it is used in another way here")
@@ -340,8 +333,7 @@ def _extend_override(source: EditableSource, finding: AuditFinding) -> None:
     """`def hook(self, x):` -> `def hook(self, x, mask=None):`."""
     import libcst
 
-    assert finding.replacement is not None, "only findings with a replacement come here"
-    head = ast.parse(f"{finding.replacement.text}: ...").body[0]
+    head = ast.parse(f"{finding.instead}: ...").body[0]
     assert isinstance(head, ast.FunctionDef), "a replacement of an override is the head of a function"
     wanted = head.args.args[len(head.args.args) - len(head.args.defaults) :]
     usual = dict(zip((each.arg for each in wanted), map(ast.unparse, head.args.defaults), strict=True))

@@ -65,10 +65,9 @@ def fix_imports(
         try:
             if isinstance(statement, libcst.Import):
                 for alias, finding in here:
-                    assert finding.replacement is not None, "only findings with a replacement come here"
                     if alias.asname is None and not _uses_follow(source, finding, findings):
                         raise LeftAloneError("`import a.b` without `as`: every use would have to change with it")
-                    source.put(*source.span(alias.name), finding.replacement.text)
+                    source.put(*source.span(alias.name), finding.instead)
             else:
                 changes = [_change(statement, *pair) for pair in here]
                 texts = {change: _alias_text(source, change, exported) for change in changes}
@@ -98,8 +97,7 @@ def _uses_follow(source: EditableSource, finding: AuditFinding, findings: Sequen
     """Whether all that is written with the path of a module that moved inside its package is mended too."""
     import libcst
 
-    assert finding.replacement is not None, "only findings with a replacement come here"
-    old, new = finding.symbol, finding.replacement.text
+    old, new = finding.symbol, finding.instead
     if old.partition(".")[0] != new.partition(".")[0] or "." not in new:
         return False
     following = {
@@ -122,10 +120,9 @@ def _on(source: EditableSource, alias: Any, finding: AuditFinding) -> bool:
 def _change(statement: Any, alias: Any, finding: AuditFinding) -> _Change:
     if statement.relative:
         raise LeftAloneError("it is imported from a module of this repository")
-    assert finding.replacement is not None, "only findings with a replacement come here"
-    module, _, name = finding.replacement.text.rpartition(".")
+    module, _, name = finding.instead.rpartition(".")
     if not module or not name.isidentifier():
-        raise LeftAloneError(f"{finding.replacement.text!r} is not a name in a module")
+        raise LeftAloneError(f"{finding.instead!r} is not a name in a module")
     return _Change(alias, module, name)
 
 

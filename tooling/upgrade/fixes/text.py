@@ -29,8 +29,7 @@ _NAMES = (FindingKind.MOVED, FindingKind.RENAMED, FindingKind.REMOVED, FindingKi
 
 def fix_text(source: EditableText, finding: AuditFinding) -> None:
     """Collect the splice for one finding in the text of its lines. Raises LeftAloneError with the reason."""
-    assert finding.replacement is not None, "only findings with a replacement come here"
-    text = finding.replacement.text
+    text = finding.instead
     if finding.kind is FindingKind.ENV_VAR:
         _replace(source, finding, rf"(?<!\w){re.escape(finding.symbol)}(?!\w)", text)
     elif finding.kind is FindingKind.HTTP_ROUTE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter
 
@@ -15,7 +15,7 @@ from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, Find
 from tooling.upgrade.interfaces.pair import What
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tooling.upgrade.interfaces.modules import ReleaseModules
     from tooling.upgrade.interfaces.pair import InterfacePair
@@ -195,26 +195,34 @@ def _mentions(file: RepositoryFile, pair: InterfacePair) -> list[VariableMention
 
 _READS: TypeAdapter[dict[str, Read | None]] = TypeAdapter(dict[str, Read | None])
 _KNOWN: TypeAdapter[dict[str, bool]] = TypeAdapter(dict[str, bool])
+_Found = TypeVar("_Found")
 
 
 def _reads(pair: InterfacePair, names: Iterable[str]) -> dict[str, Read | None]:
     """Where the old release reads each variable; all its files are searched once for each name."""
-    store = pair.store(pair.old)
-    known = store.read("variables read", _READS) or {}
-    new = {name: find_read(pair.old, name) for name in sorted(names) if name not in known}
-    if new:
-        store.write("variables read", _READS, known | new)
-    return {name: (known | new)[name] for name in sorted(names)}
+    return _looked_up(pair, pair.old, "variables read", _READS, names, find_read)
 
 
 def _unmentioned(pair: InterfacePair, names: Iterable[str]) -> set[str]:
     """The variables that the new release has nowhere."""
-    store = pair.store(pair.new)
-    known = store.read("variables mentioned", _KNOWN) or {}
-    new = {name: mentions_it(pair.new, name) for name in names if name not in known}
+    found = _looked_up(pair, pair.new, "variables mentioned", _KNOWN, names, mentions_it)
+    return {name for name, is_there in found.items() if not is_there}
+
+
+def _looked_up(
+    pair: InterfacePair,
+    modules: ReleaseModules,
+    what: str,
+    adapter: TypeAdapter[dict[str, _Found]],
+    names: Iterable[str],
+    look: Callable[[ReleaseModules, str], _Found],
+) -> dict[str, _Found]:
+    store = pair.store(modules)
+    known = store.read(what, adapter) or {}
+    new = {name: look(modules, name) for name in sorted(names) if name not in known}
     if new:
-        store.write("variables mentioned", _KNOWN, known | new)
-    return {name for name in names if not (known | new)[name]}
+        store.write(what, adapter, known | new)
+    return {name: (known | new)[name] for name in sorted(names)}
 
 
 def _renamed(name: str, read: Read, pair: InterfacePair) -> Replacement | None:

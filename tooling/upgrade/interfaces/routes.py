@@ -104,12 +104,11 @@ def _of_module(modules: ReleaseModules, module: Module, included: dict[str, set[
         for path, methods, named in _declared(call, decorating=handler is not None):
             name = last_name(call.func.value) if isinstance(call.func, ast.Attribute) else ""
             endpoint = handler or functions.get(named)
-            body = _body(modules, module, endpoint) if endpoint is not None else _RequestBody()
+            body = _body(modules, module, endpoint) if endpoint is not None else _NO_BODY
             for prefix in sorted(included.get(name) or {""}):
                 whole = shaped(prefix + own.get(name, "") + path)
                 function = handler.name if handler is not None else ""
-                read = (body.fields, body.model, body.extra, body.aliases)
-                yield Route(whole, methods, module.path, call.lineno, *read, function)
+                yield Route(whole, methods, module.path, call.lineno, *body, function)
 
 
 def _declared(call: ast.Call, *, decorating: bool) -> Iterator[tuple[str, frozenset[str], str]]:
@@ -128,12 +127,9 @@ def _declared(call: ast.Call, *, decorating: bool) -> Iterator[tuple[str, frozen
         yield path, methods or frozenset({"GET"}), endpoint.rpartition(".")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class _RequestBody:
-    fields: tuple[str, ...] = ()
-    model: str = ""
-    extra: str = ""
-    aliases: tuple[str, ...] = ()
+_RequestBody = tuple[tuple[str, ...], str, str, tuple[str, ...]]
+"""As in a `Route`: body, model, extra, aliases."""
+_NO_BODY: _RequestBody = ((), "", "", ())
 
 
 def _body(modules: ReleaseModules, module: Module, handler: FunctionNode) -> _RequestBody:
@@ -152,8 +148,8 @@ def _body(modules: ReleaseModules, module: Module, handler: FunctionNode) -> _Re
         if isinstance(signature, Signature) and signature.exact and parameters:
             fields = tuple(each.name for each in parameters)
             aliases = tuple(alias for each in parameters for alias in each.aliases)
-            return _RequestBody(fields, model.node.name, style.extra or "ignore", aliases)
-    return _RequestBody()
+            return fields, model.node.name, style.extra or "ignore", aliases
+    return _NO_BODY
 
 
 def _inner(annotation: ast.expr) -> ast.expr:

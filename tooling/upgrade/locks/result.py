@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
+
+from tooling.upgrade.manifests.specifiers import version_or_none
 
 if TYPE_CHECKING:
     from tooling.upgrade.declarations.declaration import Declaration
@@ -146,10 +148,7 @@ def _text(versions: set[str]) -> str:
 
 
 def _order(text: str) -> tuple[Version, str]:
-    try:
-        return Version(text.split(" ", maxsplit=1)[0]), text
-    except InvalidVersion:
-        return Version("0"), text
+    return version_or_none(text.split(" ", maxsplit=1)[0]) or Version("0"), text
 
 
 def versions(lock: Lock) -> dict[str, str]:

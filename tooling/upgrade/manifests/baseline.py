@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierStyle
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
-from tooling.upgrade.manifests.specifiers import CLAUSE
+from tooling.upgrade.manifests.specifiers import CLAUSE, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -146,15 +146,15 @@ def _version(declaration: Declaration) -> tuple[str, str, int] | None:
     specifier = declaration.specifier
     if declaration.is_pinned:
         version = specifier.strip().lstrip("= ").split("+")[0]
-        return (version, _ORIGIN.get(declaration.kind, "pin"), 0) if _is_version(version) else None
+        return (version, _ORIGIN.get(declaration.kind, "pin"), 0) if version_or_none(version) else None
     if declaration.style in {SpecifierStyle.POETRY, SpecifierStyle.CONDA} and specifier.lstrip("^~= ")[:1].isdigit():
         version = specifier.lstrip("^~= ").split(",")[0].rstrip(".*")
-        return (version, "range", 1) if _is_version(version) else None
+        return (version, "range", 1) if version_or_none(version) else None
     lows = []
     highs = []
     for clause in CLAUSE.finditer(specifier):
         version = clause["version"].removesuffix(".*")
-        if not _is_version(version):
+        if not version_or_none(version):
             continue
         if clause["operator"] in {">=", ">", "~=", "==", "==="}:
             lows.append(version)
@@ -165,13 +165,5 @@ def _version(declaration: Declaration) -> tuple[str, str, int] | None:
     return (min(highs, key=_order), "upper bound", 2) if highs else None
 
 
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True
-
-
 def _order(text: str) -> Version:
-    return Version(text) if _is_version(text) else Version("0")
+    return version_or_none(text) or Version("0")

@@ -78,7 +78,7 @@ class Bump:
 
 
 def bump(root: Path, policy: UpgradePolicy, declarations: Declarations, requests: Sequence[VersionRequest]) -> Bump:
-    """Make the plan. Raises UsageError for requests that make no sense here (`check_requests`), ConflictError when a file
+    """Make the plan. Raises UsageError for requests that make no sense (`check_requests`), ConflictError when a file
     changed since `declarations` were read."""
     plan = Plan(root)
     edits: list[VersionEdit] = []

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.upgrade.declarations.find import find_declarations
+from tooling.upgrade.manifests.baseline import is_excluded
 from tooling.upgrade.policy.read import import_names, read_policy
 from tooling.upgrade.policy.watched import FocusedPackage
 from tooling.upgrade.sources.cache import default_folder
@@ -73,7 +74,6 @@ class UpgradeContext:
     def usage(self, imports: Sequence[str], members: frozenset[str] = frozenset()) -> UsageIndex:
         """Return what the repository's own code does with packages; files that the policy excludes are kept apart.
         members: attributes that are worth a use whoever they belong to."""
-        from tooling.upgrade.manifests.baseline import is_excluded
         from tooling.upgrade.usage.index import index_repository
 
         self.report("reading the repository")
@@ -89,7 +89,6 @@ class UpgradeContext:
         Manifests and pages are read too, but one that finds nothing else has not looked at anything."""
         from tooling.upgrade.declarations.find import repository_files
         from tooling.upgrade.interfaces.repository import file_kind
-        from tooling.upgrade.manifests.baseline import is_excluded
 
         return sum(
             file_kind(path) not in (None, "settings", "page") and not is_excluded(path, self.policy)
@@ -98,7 +97,6 @@ class UpgradeContext:
 
     def unread(self) -> tuple[str, ...]:
         """Python files of the repository that an index leaves out because they cannot be read, each with the reason."""
-        from tooling.upgrade.manifests.baseline import is_excluded
         from tooling.upgrade.usage.checkout import MAX_BYTES, Checkout
 
         found = []

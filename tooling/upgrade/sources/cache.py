@@ -26,7 +26,7 @@ import sys
 import time
 import zipfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
@@ -69,9 +69,9 @@ class CachedRelease:
     sha256: str
     """As the index stated it."""
     verified: str
-    packed: str
+    packed: str = ""
     """File name of the zip."""
-    packed_sha256: str
+    packed_sha256: str = ""
     stamp: str = ""
     """What tells whether the address still has the same file, where no hash is stated: an ETag, or size and time."""
 
@@ -163,7 +163,7 @@ class Cache:
         """Return what is known of one file."""
         return _entry(self._entry_path(distribution, url, sha256))
 
-    def release(self, entry: CachedRelease, yanked: str | None = None) -> Release | None:
+    def release(self, entry: CachedRelease) -> Release | None:
         """Return the sources of an entry; None when they are gone or damaged."""
         path = self.folder / entry.packed
         try:
@@ -174,22 +174,22 @@ class Cache:
             path.unlink(missing_ok=True)
             return None
         touch(path)
-        return _opened(packed, _origin(entry, yanked))
+        return _opened(packed, entry)
 
-    def keep(self, entry: CachedRelease, contents: Contents, archive_sha256: str) -> tuple[CachedRelease, Release]:
+    def keep(self, entry: CachedRelease, contents: Contents, archive_sha256: str) -> Release:
         """Store the sources of an archive. archive_sha256: of the whole archive, "" where only ranges were read.
 
-        entry: with `packed` and `packed_sha256` still empty. Raises WriteError when the folder cannot be written."""
+        Raises WriteError when the folder cannot be written."""
         packed = _packed(contents)
         name = archive_sha256 or hashlib.sha256(contents.record).hexdigest()
         digest = hashlib.sha256(packed).hexdigest()
-        kept = CachedRelease(**{**asdict(entry), "packed": f"{name}.zip", "packed_sha256": digest})
+        kept = replace(entry, packed=f"{name}.zip", packed_sha256=digest)
         self.write(kept.packed, packed)
         path = self._entry_path(entry.distribution, entry.url, entry.sha256)
         facts = json.dumps({"schema": _SCHEMA, **asdict(kept)}, sort_keys=True).encode()
         self.write(str(path.relative_to(self.folder)), facts)
         self.prune()
-        return kept, _opened(packed, _origin(kept, None))
+        return _opened(packed, kept)
 
     def _entry_path(self, distribution: str, url: str, sha256: str) -> Path:
         name = hashlib.sha256(f"{url}\n{sha256}".encode()).hexdigest()[:32]
@@ -249,18 +249,6 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _origin(entry: CachedRelease, yanked: str | None) -> Origin:
-    return Origin(
-        distribution=entry.distribution,
-        version=entry.version,
-        filename=entry.filename,
-        url=entry.url,
-        sha256=entry.sha256,
-        verified=entry.verified,
-        yanked=yanked,
-    )
-
-
 def _packed(contents: Contents) -> bytes:
     digest = content_digest(sorted(contents.files.items()))
     facts = {"digest": digest, "native": list(contents.native), "scripts": dict(sorted(contents.scripts.items()))}
@@ -277,7 +265,10 @@ def _packed(contents: Contents) -> bytes:
     return target.getvalue()
 
 
-def _opened(packed: bytes, origin: Origin) -> Release:
+def _opened(packed: bytes, entry: CachedRelease) -> Release:
+    origin = Origin(
+        **{name: getattr(entry, name) for name in ("distribution", "version", "filename", "url", "sha256", "verified")}
+    )
     archive = zipfile.ZipFile(io.BytesIO(packed))
     facts = json.loads(archive.read(_FACTS))
     names = [name[len(_FILES) :] for name in archive.namelist() if name.startswith(_FILES)]

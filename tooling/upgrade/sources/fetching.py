@@ -139,16 +139,15 @@ class RangeReader(io.RawIOBase):
 def download(
     transport: Transport, link: FileLink, target: Path, report: Callable[[str], None], first: HttpAnswer | None = None
 ) -> int:
-    """Fetch a whole file to `target`, and check every hash that the index states; how many bytes came.
+    """Fetch a whole file to `target`; how many bytes came.
 
-    first: an answer that already has the whole file, to read from. Raises ArchiveError when a hash or the length
-    differs, OfflineError when the connection keeps breaking. The target is then incomplete; its owner removes it."""
+    first: an answer that already has the whole file, to read from. Raises OfflineError when the connection keeps
+    breaking. The target is then incomplete; its owner removes it."""
     for attempt in range(3):
         try:
             with first if first is not None else transport.get(link.url) as answer:
                 expected = answer.headers.get("content-length", "")
                 total = int(expected) if expected.isdecimal() else None
-                machines = {name: hashlib.new(name) for name, _ in link.hashes}
                 done = 0
                 with target.open("wb") as stream:
                     while block := answer.read(_BLOCK):
@@ -156,15 +155,12 @@ def download(
                         if done > _MAX_FILE:
                             raise ArchiveError(f"it is larger than {_MAX_FILE >> 30} GB", where=link.filename)
                         stream.write(block)
-                        for machine in machines.values():
-                            machine.update(block)
                         if total and total > RANGE_FROM and (done // _BLOCK) % 32 == 0:
                             report(f"{link.filename}: {done >> 20} of {total >> 20} MB")
                 if total is not None and done != total:
                     raise OfflineError(
                         f"the connection broke after {done} of {total} bytes", where=without_credentials(link.url)
                     )
-                check_hashes(link, {name: machine.hexdigest() for name, machine in machines.items()})
                 return done
         except OfflineError:
             first = None
@@ -173,13 +169,17 @@ def download(
     raise AssertionError("the last attempt returns or raises")
 
 
-def check_hashes(link: FileLink, actual: dict[str, str]) -> None:
-    """Raise ArchiveError when one of the stated hashes differs from the actual one."""
-    for name, digest in link.hashes:
-        if actual[name] != digest:
-            what = f"the file's {name} is {actual[name]}, the index says {digest}"
-            fix = "nothing of it was kept; if it stays so, the index or a proxy changes files"
-            raise ArchiveError(what, where=link.filename, fix=fix)
+def checked_digest(path: Path, link: FileLink) -> str:
+    """Return the SHA-256 of a file. Raises ArchiveError when one of the hashes that the index states differs."""
+    with path.open("rb") as stream:
+        for name, digest in (*link.hashes, ("sha256", "")):
+            stream.seek(0)
+            actual = hashlib.file_digest(stream, name).hexdigest()
+            if digest and actual != digest:
+                what = f"the file's {name} is {actual}, the index says {digest}"
+                fix = "nothing of it was kept; if it stays so, the index or a proxy changes files"
+                raise ArchiveError(what, where=link.filename, fix=fix)
+    return actual
 
 
 def _exactly(answer: HttpAnswer, length: int, name: str) -> bytes:
@@ -253,26 +253,16 @@ class Fetcher:
             url=link.url,
             sha256=link.sha256,
             verified=fetched.verified,
-            packed="",
-            packed_sha256="",
             stamp=stamp,
         )
-        _, release = self._cache.keep(entry, fetched.contents, fetched.archive_sha256)
-        return release, fetched.bytes_read
+        return self._cache.keep(entry, fetched.contents, fetched.archive_sha256), fetched.bytes_read
 
     def _local(self, link: FileLink, distribution: str) -> Fetched:
         path = local_path(link.url)
-        machines = {name: hashlib.new(name) for name in {"sha256", *(name for name, _ in link.hashes)}}
         try:
-            with path.open("rb") as stream:
-                while block := stream.read(1 << 20):
-                    for machine in machines.values():
-                        machine.update(block)
+            return self._read(path, link, distribution, 0)
         except OSError as error:
             raise UpstreamError(f"unreadable archive: {error.strerror}", where=str(path)) from error
-        digests = {name: machine.hexdigest() for name, machine in machines.items()}
-        check_hashes(link, digests)
-        return self._read(path, link, distribution, digests["sha256"], 0)
 
     def _remote(self, link: FileLink, distribution: str) -> Fetched:
         if not link.is_wheel or (link.size is not None and link.size <= RANGE_FROM):
@@ -294,16 +284,15 @@ class Fetcher:
             with TemporaryDirectory(dir=self._cache.folder, prefix=UNFINISHED) as folder:
                 path = Path(folder) / "archive"
                 count = download(self._transport, link, path, self._report, first)
-                with path.open("rb") as stream:
-                    digest = link.sha256 or hashlib.file_digest(stream, "sha256").hexdigest()
-                return self._read(path, link, distribution, digest, count)
+                return self._read(path, link, distribution, count)
         except OSError as error:
             if isinstance(error, WriteError):
                 raise
             fix = "make room, make it writable, or name another cache folder"
             raise WriteError(f"cannot write: {error.strerror}", where=str(self._cache.folder), fix=fix) from error
 
-    def _read(self, path: Path, link: FileLink, distribution: str, digest: str, count: int) -> Fetched:
+    def _read(self, path: Path, link: FileLink, distribution: str, count: int) -> Fetched:
+        digest = checked_digest(path, link)
         if link.is_wheel:
             with ArchiveFile(path) as stream:
                 contents = read_wheel(stream, link.filename, vouched=link.is_vouched_for)
