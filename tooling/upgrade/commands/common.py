@@ -276,7 +276,7 @@ def _fields(upgrade: Upgrade) -> dict[str, Any]:
 def check_summary(root: Path, path: str) -> None:
     """Raise UsageError for a summary that would lie outside the repository, or replace another file."""
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.operations.summary import is_summary
+    from tooling.upgrade.operations.upgrading import is_summary
 
     try:
         present = Plan(root).read(path) if path else None

@@ -82,8 +82,7 @@ def run(arguments: argparse.Namespace) -> Report:
 def _planned(context: UpgradeContext, options: UpgradeOptions, summary_path: str) -> Upgrade:
     """Plan the upgrade; when that fails, return one that writes nothing, with the problem."""
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.operations.summary import summary
-    from tooling.upgrade.operations.upgrading import Upgrade, plan_upgrade
+    from tooling.upgrade.operations.upgrading import Upgrade, plan_upgrade, summary
 
     check_summary(context.root, summary_path)
     upgrade = Upgrade(options, Plan(context.root))

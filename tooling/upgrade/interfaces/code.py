@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.source import dotted_name, module_name, string_of
 from tooling.python.source_modules import SourceModules
-from tooling.upgrade.interfaces.remembered import Remembered
+from tooling.upgrade.interfaces.pair import Remembered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

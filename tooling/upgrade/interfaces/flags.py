@@ -30,9 +30,8 @@ from tooling.upgrade.interfaces.commands import (
     yaml_commands,
 )
 from tooling.upgrade.interfaces.commands_python import loaded_modules, python_commands
-from tooling.upgrade.interfaces.pair import What
+from tooling.upgrade.interfaces.pair import Remembered, What
 from tooling.upgrade.interfaces.programs import ReleasePrograms
-from tooling.upgrade.interfaces.remembered import Remembered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.kit.receipts import read_receipts
 from tooling.python.source import calm
-from tooling.upgrade.checklists.contents import ChecklistPackage, collect
-from tooling.upgrade.checklists.document import Drift, drift, render
+from tooling.upgrade.checklists.document import ChecklistPackage, Drift, collect, drift, render
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.sources.cache import prune_kept
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.checklists.contents import Checklist
+    from tooling.upgrade.checklists.document import Checklist
     from tooling.upgrade.operations.context import UpgradeContext
     from tooling.upgrade.policy.watched import FocusedPackage
     from tooling.upgrade.uses import FileUses

@@ -11,8 +11,8 @@ from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.manifests.baseline import is_excluded
-from tooling.upgrade.policy.read import import_names, read_policy
-from tooling.upgrade.policy.watched import FocusedPackage
+from tooling.upgrade.policy.read import read_policy
+from tooling.upgrade.policy.watched import FocusedPackage, import_names
 from tooling.upgrade.sources.cache import default_folder
 
 if TYPE_CHECKING:

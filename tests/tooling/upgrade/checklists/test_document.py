@@ -5,8 +5,16 @@ from dataclasses import replace
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.checklists.contents import AffectedFile, Checklist, ChecklistEntry, ChecklistPackage, GuardedPlace
-from tooling.upgrade.checklists.document import drift, parse, render
+from tooling.upgrade.checklists.document import (
+    AffectedFile,
+    Checklist,
+    ChecklistEntry,
+    ChecklistPackage,
+    GuardedPlace,
+    drift,
+    parse,
+    render,
+)
 
 PATH = "skills/upgrade-deps/checklists/vllm.md"
 GENERATE = ChecklistEntry(

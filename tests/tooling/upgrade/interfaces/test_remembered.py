@@ -10,10 +10,10 @@ from tooling.upgrade.interfaces.code import RepositoryCode
 from tooling.upgrade.interfaces.flags import CommandsOfFiles
 from tooling.upgrade.interfaces.judge import judge_interfaces
 from tooling.upgrade.interfaces.modules import ReleaseModules
+from tooling.upgrade.interfaces.pair import Remembered
 from tooling.upgrade.interfaces.programs import ReleasePrograms
-from tooling.upgrade.interfaces.remembered import Remembered
 from tooling.upgrade.interfaces.repository import RepositoryFile
-from tooling.upgrade.interfaces.request_finder import RequestFinder
+from tooling.upgrade.interfaces.requests import RequestFinder
 from tooling.upgrade.sources.folder import memory_release
 
 if TYPE_CHECKING:
