@@ -20,7 +20,7 @@ from tooling.cli.errors import UsageError
 from tooling.python.access_paths import Name
 from tooling.python.conditions import AllOf, AnyOf, CompareVersion, HasName, HasParameter, ModuleExists, Not
 from tooling.python.symbols.symbol import Definite, Found, Instance, SymbolKind, Values
-from tooling.upgrade.report.text import code, escaped
+from tooling.upgrade.report.document import code, escaped
 from tooling.upgrade.uses import Action
 
 if TYPE_CHECKING:

@@ -180,7 +180,7 @@ def upgrade_report(upgrade: Upgrade, arguments: argparse.Namespace, command: str
     """Return the report of an upgrade or an audit, in the format that was asked for."""
     from tooling.cli.report import Report
     from tooling.upgrade.findings import AuditSeverity
-    from tooling.upgrade.report.text import markdown, text
+    from tooling.upgrade.report.document import markdown, sarif, text
 
     end_progress()
     worst = {audit.worst() for audit in upgrade.audits}
@@ -190,7 +190,6 @@ def upgrade_report(upgrade: Upgrade, arguments: argparse.Namespace, command: str
         import json
 
         from tooling.cli.toml import version
-        from tooling.upgrade.report.document import sarif
 
         shown = json.dumps(sarif(upgrade.audits, tool_version=version()), indent=1) + "\n"
     elif arguments.markdown:

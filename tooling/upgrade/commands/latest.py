@@ -144,8 +144,7 @@ def run(arguments: argparse.Namespace) -> Report:
     from packaging.utils import canonicalize_name
 
     from tooling.cli.report import Report, aligned
-    from tooling.upgrade.report.document import document
-    from tooling.upgrade.report.text import escaped
+    from tooling.upgrade.report.document import document, escaped
 
     for word in arguments.packages:
         if "=" in word:

@@ -24,7 +24,7 @@ from tooling.upgrade.manifests.bump import Bump, bump
 from tooling.upgrade.manifests.requests import check_requests
 from tooling.upgrade.operations.auditing import Move, audit_moves, check_looked_at
 from tooling.upgrade.operations.context import unknown_now
-from tooling.upgrade.report.text import code, escaped, markdown
+from tooling.upgrade.report.document import code, escaped, markdown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

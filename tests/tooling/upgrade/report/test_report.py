@@ -17,8 +17,7 @@ from tooling.upgrade.findings import (
     Unfollowed,
     Unseen,
 )
-from tooling.upgrade.report.document import MEANING, document, open_share, sarif
-from tooling.upgrade.report.text import code, escaped, markdown, text
+from tooling.upgrade.report.document import MEANING, code, document, escaped, markdown, open_share, sarif, text
 
 MOVED = AuditFinding(
     path="train/serve.py",
