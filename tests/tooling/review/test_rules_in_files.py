@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
 from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 
@@ -612,24 +610,6 @@ def test_a_test_must_be_able_to_fail(world):
     accepted = "def test_an_empty_text_is_accepted():\n    load()\n\n\n"
     world.commit({"tests/test_a.py": body + accepted + fixture})
     assert world.found() == [("toothless-test", "tests/test_a.py", 5)]
-
-
-def test_every_rule_of_one_file_is_tested_here():
-    pages = ("of_lifetimes", "of_loops", "of_meaning", "of_paths", "of_slips")
-    others = {
-        rule
-        for page in pages
-        for rule in runpy.run_path(str(Path(__file__).with_name(f"test_rules_{page}.py")))["CASES"]
-    }
-    elsewhere = {
-        "logger-of-another-kind",
-        "registry-target",
-        "frozen-import",
-        "test-in-library",
-        "toothless-test",
-        *others,
-    }
-    assert {name for name, rule in RULES.items() if rule.in_file is not None} == set(CASES) | elsewhere
 
 
 def test_there_are_at_least_thirty_rules_and_each_says_what_why_and_how():

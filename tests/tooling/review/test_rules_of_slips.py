@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.review.rules import command_lines, conditions, inheritance, outcomes, readings
-from tooling.review.rules.catalogue import RULES
-
 PARSER = "import argparse\nparser = argparse.ArgumentParser()\n"
 BASE = "class Base:\n    FIELDS = ['b']\n\n\nclass Grand:\n    FIELDS = ['g']\n\n\n"
 KIND = "from enum import Enum\n\n\nclass Kind(Enum):\n    A = 1\n    B = 2\n    C = 3\n    D = 4\n\n\n"
@@ -312,7 +309,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
 }
-FAMILIES = (command_lines, conditions, inheritance, outcomes, readings)
 
 
 @pytest.fixture(scope="module")
@@ -323,14 +319,6 @@ def found(shared_world) -> dict[str, set[str]]:
 @pytest.mark.parametrize("rule", CASES)
 def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(found, rule):
     assert found[rule] == {f"bad_{number}" for number in range(len(CASES[rule][0]))}
-
-
-def test_every_rule_of_these_families_is_tested_here():
-    rules = {rule.id for family in FAMILIES for rule in family.RULES if rule.in_file is not None}
-    elsewhere = {"asked-after-use", "sync-override"}  # test_rules_in_paths.py, and of lifetimes
-    elsewhere |= {"lazy-at-end", "returns-differ", "super-without-self"}
-    assert rules <= set(CASES) | elsewhere
-    assert set(CASES) <= {name for name, rule in RULES.items() if rule.in_file is not None}
 
 
 def test_an_attribute_that_was_moved_leaves_no_use_behind(world):

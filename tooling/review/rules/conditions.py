@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, own_nodes
+from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ _PLAIN_WORDS: Final = frozenset({"enabled", "flag", "is", "model", "only"})
 _NEGATIONS: Final = frozenset({"no", "not", "without", "missing"})
 
 
-def chain_broken(module: Module, _side: Side) -> Iterator[Place]:
+def chain_broken(module: Module, side: Side) -> Iterator[Place]:
     """Find `if x == "a": ...` followed by another `if x == "b": ... else: <complains>`, which complains about "a"."""
     for block in blocks(module):
         for first, second in itertools.pairwise(block):
@@ -40,10 +41,14 @@ def chain_broken(module: Module, _side: Side) -> Iterator[Place]:
             name = asked.pop()
             statements = [one for _, body in before for one in body]
             # A call may set an attribute: `self.start()` may change `self.state`, as steps of a state machine do.
-            owner = name.partition(".")[0] if "." in name else ""
-            calls = (each for one in statements for each in ast.walk(one) if isinstance(each, ast.Call))
-            handed = {each.id for call in calls for each in ast.walk(call) if isinstance(each, ast.Name)}
-            if name not in stored(statements) and owner not in handed and _complains(after[-1][1]):
+            owner, _, attribute = name.partition(".")
+            sets = re.compile(rf"\.{attribute} *(?:=[^=]|:[^=\n]*=)")
+            calls = [each for one in statements for each in ast.walk(one) if isinstance(each, ast.Call)]
+            called = {call: side.named(module, dotted_name(call.func)) for call in calls}
+            unsure = [call for call, found in called.items() if found is None or sets.search(found[0].text)]
+            handed = {each.id for call in unsure for each in ast.walk(call) if isinstance(each, ast.Name)}
+            changed = name in stored(statements) or (attribute and owner in handed)
+            if not changed and _complains(after[-1][1]):
                 value = ast.unparse(first.test)
                 yield Place(module.path, second.lineno, f"the `else` of this `if` is reached where `{value}` holds")
 
@@ -241,6 +246,19 @@ def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"`{node.id}` is an iterator, which is true even when it is empty")
 
 
+def choice_takes_all(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `device or "cuda" if available else "cpu"`, where `device` is lost if the condition does not hold."""
+    for choice in module.nodes(ast.IfExp):
+        both = choice.body
+        first = both.values[0] if isinstance(both, ast.BoolOp) and isinstance(both.op, ast.Or) else None
+        bare = first is not None and (first.lineno, first.col_offset) == (choice.lineno, choice.col_offset)
+        asked = {each.id for each in ast.walk(choice.test) if isinstance(each, ast.Name)}
+        named = dotted_name(first) if first is not None and bare else ""
+        if named and named.partition(".")[0] not in asked and named not in ast.unparse(choice.orelse):
+            said = f"`{ast.unparse(choice.orelse)}` is chosen even where `{named}` is given"
+            yield Place(module.path, choice.lineno, said)
+
+
 def asked_after_use(module: Module, _side: Side) -> Iterator[Place]:
     """Find `torch.npu.is_available() and hasattr(torch, "npu")`, and `x.size and x is not None`."""
     scopes = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -308,6 +326,7 @@ RULES: Final = (
     Rule("chain-broken", Severity.HIGH, in_file=chain_broken),
     Rule("odd-name-in-chain", Severity.HIGH, in_file=odd_name_in_chain),
     Rule("crossed-branches", Severity.MEDIUM, in_file=crossed_branches),
+    Rule("choice-takes-all", Severity.HIGH, in_file=choice_takes_all),
     Rule("short-guard", Severity.HIGH, in_file=short_guard),
     Rule("asked-after-use", Severity.HIGH, in_file=asked_after_use),
     Rule("always-true", Severity.HIGH, in_file=truth_of_function),

@@ -113,6 +113,7 @@ CODES: Final[dict[str, str]] = {
     "RUF024": "mutable-default",
     "RUF026": "misread-function",
     "RUF033": "broken-method",
+    "RUF034": "constant-condition",
     "S113": "request-without-timeout",
     "S202": "unpacked-archive",
     "S306": "shared-temporary-name",
@@ -130,7 +131,6 @@ CODES: Final[dict[str, str]] = {
 RULES: Final = (
     Rule("assignment-in-assert", Severity.MEDIUM),
     Rule("broken-method", Severity.HIGH),
-    Rule("changed-while-iterating", Severity.MEDIUM),
     Rule("constant-condition", Severity.HIGH),
     Rule("definition-replaced", Severity.MEDIUM),
     Rule("environment-replaced", Severity.MEDIUM),

@@ -80,6 +80,46 @@ def bound_moved(module: Module, _side: Side) -> Iterator[Place]:
                 yield Place(module.path, test.lineno, said)
 
 
+def changed_while_iterating(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `xs.remove(x)` in a loop over `xs` that goes on, and a loop over `sys.modules`, which any import changes."""
+    for loop in (*module.nodes(ast.For), *module.nodes(ast.AsyncFor)):
+        over = loop.iter
+        if isinstance(over, ast.Call) and last_name(over.func) == "enumerate" and over.args:
+            over = over.args[0]
+        if isinstance(over, ast.Call) and last_name(over.func) in {"items", "keys", "values"} and not over.args:
+            over = over.func.value if isinstance(over.func, ast.Attribute) else over
+        name = dotted_name(over)
+        if module.dotted(over) == "sys.modules":
+            yield Place(module.path, loop.lineno, "an import in another thread, or in the loop, changes `sys.modules`")
+        nodes = [each for one in loop.body for each in (one, *own_nodes(one))] if name else []
+        if any(dotted_name(each) == name and isinstance(getattr(each, "ctx", None), ast.Store) for each in nodes):
+            continue
+        for node in nodes:
+            func = node.func if isinstance(node, ast.Call) else None
+            gone = [each for each in getattr(node, "targets", ()) if isinstance(each, ast.Subscript)]
+            owners = [each.value for each in gone] if isinstance(node, ast.Delete) else []
+            if isinstance(func, ast.Attribute) and func.attr in _SHRINKS:
+                owners = [func.value]
+            if any(dotted_name(each) == name for each in owners) and not _left_after(module, node, loop):
+                yield Place(module.path, getattr(node, "lineno", 1), f"`{name}` is changed while the loop goes over it")
+
+
+_SHRINKS: Final = frozenset({"clear", "discard", "insert", "pop", "popitem", "popleft", "remove"})
+
+
+def _left_after(module: Module, node: ast.AST, loop: ast.AST) -> bool:
+    """Whether a loop ends in one of the blocks around a node, behind it."""
+    inner = node
+    for holder in (*module.around(node, loop), loop):
+        blocks = (getattr(holder, field, None) for field in ("body", "orelse", "finalbody"))
+        block = next((each for each in blocks if isinstance(each, list) and inner in each), [])
+        after = block[block.index(inner) :] if block else []
+        if any(isinstance(each, ast.Break | ast.Return | ast.Raise) for each in after):
+            return True
+        inner = holder
+    return False
+
+
 def reference_rewritten(module: Module, _side: Side) -> Iterator[Place]:
     """Find a loop that asks what it has rewritten in an earlier round.
 
@@ -215,6 +255,7 @@ def _needed(node: ast.AST) -> ast.expr | None:
 RULES: Final = (
     Rule("stride-twice", Severity.HIGH, in_file=stride_twice),
     Rule("bound-moved", Severity.HIGH, in_file=bound_moved),
+    Rule("changed-while-iterating", Severity.MEDIUM, in_file=changed_while_iterating),
     Rule("reference-rewritten", Severity.HIGH, in_file=reference_rewritten),
     Rule("first-of-nothing", Severity.HIGH, in_file=first_of_nothing),
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import builtins
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, own_nodes
 from tooling.python.symbols.calls import why_refused, written_signature
@@ -23,33 +24,53 @@ _ALWAYS = frozenset(dir(builtins)) | {
     "__annotations__",
     "__builtins__",
     "WindowsError",
+    *("display", "get_ipython", "reveal_type"),
 }
-_NOTEBOOK = frozenset({"display", "get_ipython", "reveal_type"})
 _PLAIN_BASES = frozenset({"object", "ABC", "abc.ABC", "Generic", "typing.Generic"})
 _HARMLESS = frozenset({"dataclass", "dataclasses.dataclass", "final", "ray.remote"})
 """Decorators after which a class has the attributes that are written down in it."""
 _OBJECT = frozenset(dir(object)) | {"__dict__", "__name__", "__qualname__", "__slots__"}
 
 
+_SCOPES: Final = (Function, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _reads(module: Module) -> Iterator[tuple[ast.Name, list[ast.AST]]]:
+    """Yield every name that is read, but for builtins and annotations, with what binds it where it stands."""
+    bound = {name: list(nodes) for name, nodes in module.bindings.items()}
+    named = [(each.arg, each) for each in module.nodes(ast.arg)]
+    named += [(each.name or "", each) for each in module.nodes(ast.ExceptHandler, ast.MatchAs, ast.MatchStar)]
+    named += [(each.rest or "", each) for each in module.nodes(ast.MatchMapping)]
+    for name, binder in named:
+        bound.setdefault(name, []).append(binder)
+    scopes: dict[str, list[tuple[ast.AST, ast.AST | None]]] = {}
+    for name, binders in bound.items():
+        for binder in binders:
+            # `(x := 1)` in a comprehension binds in the function around it.
+            kinds = _SCOPES[:2] if isinstance(module.parents.get(binder), ast.NamedExpr) else _SCOPES
+            scope = next((each for each in module.around(binder) if isinstance(each, kinds)), None)
+            scopes.setdefault(name, []).append((binder, scope))
+    for said in module.nodes(ast.Global):
+        for name in said.names:
+            scopes.setdefault(name, []).append((said, None))
+    for node in module.nodes(ast.Name):
+        if isinstance(node.ctx, ast.Load) and node.id not in _ALWAYS and not _is_annotation(module, node):
+            around = set(module.around(node))
+            yield node, [binder for binder, scope in scopes.get(node.id, ()) if scope is None or scope in around]
+
+
 def undefined_name(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a name that nothing in the file binds, in whatever scope."""
+    """Find a name that nothing binds where it is read: not the file, and no function around."""
     if any(alias.name == "*" for node in module.nodes(ast.ImportFrom) for alias in node.names):
         return
     if "globals()" in module.text or "exec(" in module.text:
         return
-    known = {*_ALWAYS, *_NOTEBOOK, *module.bindings}
-    known |= {each.arg for each in module.nodes(ast.arg)}
-    known |= {each.name for each in module.nodes(ast.ExceptHandler) if each.name}
-    known |= {each.name for each in module.nodes(ast.MatchAs) if each.name}
-    known |= {each.name for each in module.nodes(ast.MatchStar) if each.name}
-    known |= {each.rest for each in module.nodes(ast.MatchMapping) if each.rest}
-    known |= {name for each in module.nodes(ast.Global) for name in each.names}
     seen: set[str] = set()
-    for node in module.nodes(ast.Name):
-        unknown = isinstance(node.ctx, ast.Load) and node.id not in known and node.id not in seen
-        if unknown and not _is_annotation(module, node) and not _is_caught(module, node, "NameError"):
+    for node, binders in _reads(module):
+        if not binders and node.id not in seen and not _is_caught(module, node, "NameError"):
             seen.add(node.id)
-            yield Place(module.path, node.lineno, f"nothing in this file defines `{node.id}`")
+            where = "no function around this line" if node.id in module.bindings else "nothing in this file"
+            yield Place(module.path, node.lineno, f"{where} defines `{node.id}`")
 
 
 def _is_annotation(module: Module, node: ast.Name) -> bool:
@@ -60,7 +81,7 @@ def _is_annotation(module: Module, node: ast.Name) -> bool:
             return True
         if isinstance(parent, Function) and parent.returns is child:
             return True
-        if isinstance(parent, ast.ClassDef) and child in parent.bases:
+        if isinstance(parent, ast.ClassDef) and child in parent.bases and isinstance(child, ast.Subscript):
             return True
         child = parent
     return False
@@ -74,35 +95,28 @@ def _is_caught(module: Module, node: ast.AST, error: str) -> bool:
 
 def main_only_name(module: Module, side: Side) -> Iterator[Place]:
     """Find a name that only `if __name__ == "__main__":` binds, in a function of a module that others import."""
-    mains = [node for node in module.tree.body if isinstance(node, ast.If) and "__main__" in ast.unparse(node.test)]
-    inside = {node for main in mains for node in ast.walk(main)}
-    if not inside:
-        return
-    top = {name: [each for each in found if _is_global(module, each)] for name, found in module.bindings.items()}
-    own = {name for name, binders in top.items() if binders and all(each in inside for each in binders)} - _ALWAYS
-    own -= {name for each in module.nodes(ast.Global) for name in each.names}
-    reads = [
-        node
-        for node in module.nodes(ast.Name)
-        if isinstance(node.ctx, ast.Load) and node.id in own and node not in inside and _is_free(module, node)
-    ]
-    if reads and _is_imported(side, module):
-        for name in sorted({node.id for node in reads}):
-            first = min((node for node in reads if node.id == name), key=lambda node: node.lineno)
-            yield Place(module.path, first.lineno, f"`{name}` exists only when this file is run as a program")
+    for node in _bound_below(module, r".*__main__.*"):
+        if module.function_of(node) is not None and _is_imported(side, module):
+            yield Place(module.path, node.lineno, f"`{node.id}` exists only when this file is run as a program")
 
 
-def _is_global(module: Module, binder: ast.AST) -> bool:
-    inner = (Function, ast.Lambda, ast.ClassDef, ast.comprehension)
-    return not any(isinstance(each, inner) for each in module.around(binder))
+def type_only_name(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a name that only `if TYPE_CHECKING:` imports, in code that is run."""
+    for node in _bound_below(module, r"(\w+\.)?TYPE_CHECKING"):
+        if not _is_caught(module, node, "NameError"):
+            yield Place(module.path, node.lineno, f"`{node.id}` is imported for type checkers only")
 
 
-def _is_free(module: Module, node: ast.Name) -> bool:
-    """Whether a name in a function is none of its own, nor of those around it."""
-    functions = [each for each in module.around(node) if isinstance(each, Function | ast.Lambda)]
-    loops = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-    scopes = [*functions, *(each for each in module.around(node) if isinstance(each, loops))]
-    return bool(functions) and not any(node.id in module.shadowing[each] for each in scopes)
+def _bound_below(module: Module, condition: str) -> list[ast.Name]:
+    """Return the first read of each name that is bound only where a condition of the top level holds."""
+    branches = (node for node in module.tree.body if isinstance(node, ast.If))
+    asked = [node for node in branches if re.fullmatch(condition, ast.unparse(node.test))]
+    inside = {node for one in asked for each in one.body for node in ast.walk(each)}
+    reads: dict[str, ast.Name] = {}
+    for node, binders in _reads(module) if inside else ():
+        if node not in inside and binders and inside.issuperset(binders):
+            reads.setdefault(node.id, node)
+    return sorted(reads.values(), key=lambda node: node.lineno)
 
 
 def _is_imported(side: Side, module: Module) -> bool:
@@ -220,6 +234,39 @@ def _asked_for(module: Module, node: ast.Attribute) -> bool:
     return _is_caught(module, node, "AttributeError")
 
 
+def handed_on(call: ast.Call) -> ast.Call:
+    """Return the call that another thread, process or loop makes with what it is handed: `f(1)` of
+    `Thread(target=f, args=(1,))`, `pool.submit(f, 1)` and `asyncio.to_thread(f, 1)`; every other call as it is."""
+    name = last_name(call.func)
+    given: list[ast.expr | None] = list(call.args)
+    named = {each.arg: each.value for each in call.keywords}
+    if name in _STARTS and "target" in named:
+        function, passed, keywords = named["target"], named.get("args"), named.get("kwargs")
+    elif name == "apply_async" and call.args:
+        function, passed, keywords = [*given, None, None][:3]
+    elif name in _HANDS and len(given) > _HANDS[name] and (name != "submit" or _POOLS.search(ast.unparse(call.func))):
+        rest = given[_HANDS[name] + 1 :]
+        function, passed, keywords = given[_HANDS[name]], ast.Tuple(rest), None
+    else:
+        return call
+    own = call.keywords if name in {"submit", "to_thread"} else []
+    plain = isinstance(passed, ast.Tuple | ast.List)
+    args = passed.elts if plain else [ast.Starred(passed)] if passed is not None else []
+    if isinstance(keywords, ast.Dict) and all(isinstance(each, ast.Constant) for each in keywords.keys):
+        own = [ast.keyword(each.value, one) for each, one in zip(keywords.keys, keywords.values, strict=True)]
+    elif keywords is not None:
+        own = [ast.keyword(None, keywords)]
+    return ast.copy_location(ast.Call(function, args, own), call)
+
+
+_STARTS: Final = frozenset({"Process", "Thread"})
+_HANDS: Final = {"call_later": 1, "call_soon": 0, "call_soon_threadsafe": 0, "run_in_executor": 1}
+_HANDS |= {"submit": 0, "to_thread": 0}
+"""Names of functions that call another one, and where in their arguments it stands."""
+_POOLS: Final = re.compile(r"exec|pool", re.IGNORECASE)
+"""What a function is submitted to, unlike forms and jobs."""
+
+
 def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
     """`self.method(...)` that the method of the same class refuses."""
     for owner in module.nodes(ast.ClassDef):
@@ -230,8 +277,8 @@ def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
         attributes = (node for node in ast.walk(owner) if isinstance(node, ast.Attribute)) if made else ()
         stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
         for method in (each for found in made.values() for each in found if _takes_self(each)):
-            for node in own_nodes(method):
-                if not isinstance(node, ast.Call) or not is_self_read(node.func):
+            for node in (handed_on(each) for each in own_nodes(method) if isinstance(each, ast.Call)):
+                if not is_self_read(node.func):
                     continue
                 target = made.get(last_name(node.func), [])
                 body = target[0].body if len(target) == 1 else []
@@ -247,6 +294,7 @@ def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
 RULES = (
     Rule("undefined-name", Severity.HIGH, in_file=undefined_name),
     Rule("main-only-name", Severity.HIGH, in_file=main_only_name),
+    Rule("type-only-name", Severity.HIGH, in_file=type_only_name),
     Rule("unknown-self-attribute", Severity.HIGH, in_file=unknown_self),
     Rule("method-mismatch", Severity.HIGH, in_file=method_mismatch),
 )

@@ -35,7 +35,10 @@ _PURE = frozenset(
 _PLATFORM = re.compile(r"^current_(platform|accelerator|device_type)$")
 _OF_PLATFORMS = re.compile(r"platform|cuda|(^|/)tools?/|profil")
 _PURE_TEXT = frozenset(
-    ["strip", "lstrip", "rstrip", "lower", "upper", "removeprefix", "removesuffix", "startswith", "endswith"]
+    [
+        *("strip", "lstrip", "rstrip", "lower", "upper", "removeprefix", "removesuffix", "startswith", "endswith"),
+        *("intersection", "difference", "symmetric_difference", "issubset", "issuperset", "isdisjoint"),
+    ]
 )
 
 

@@ -40,24 +40,50 @@ def result_of_nothing(module: Module, side: Side) -> Iterator[Place]:
 
 
 def unpack_mismatch(module: Module, side: Side) -> Iterator[Place]:
-    """Find `a, b = f()` where every `return` of `f` has another number of values."""
-    for node in module.nodes(ast.Assign):
-        names = node.targets[0]
-        call = node.value.value if isinstance(node.value, ast.Await) else node.value
-        if not isinstance(names, ast.Tuple | ast.List) or not isinstance(call, ast.Call):
+    """Find `a, b = f()` where every `return` of `f` has another number of values, and `for a, b in f()` of a generator,
+    or of an object of ours whose items have."""
+    rows: list[tuple[ast.expr, ast.expr, bool]] = [
+        (each.targets[0], each.value, False) for each in module.nodes(ast.Assign)
+    ]
+    rows += [(each.target, each.iter, True) for each in module.nodes(ast.For, ast.comprehension)]
+    for names, given_by, looped in rows:
+        value = given_by.value if isinstance(given_by, ast.Await) else given_by
+        if not isinstance(names, ast.Tuple | ast.List) or any(isinstance(each, ast.Starred) for each in names.elts):
             continue
-        target = plain_target(module, side, call)
-        if target is None or any(isinstance(each, ast.Starred) for each in names.elts):
+        call = _made_by(module, value) if isinstance(value, ast.Name) and looped else value
+        if not isinstance(call, ast.Call):
             continue
-        given = [each.value for each in own_nodes(target) if isinstance(each, ast.Return)]
+        target, kind = plain_target(module, side, call), ast.Yield if looped else ast.Return
+        if looped and target is None:
+            target, kind = _item_of(module, side, call), ast.Return
+        inside = own_nodes(target) if target is not None else []
+        given = [each.value for each in inside if isinstance(each, kind)]
         tuples = [each.elts for each in given if isinstance(each, ast.Tuple)]
         if len(tuples) < len(given) or any(isinstance(each, ast.Starred) for elts in tuples for each in elts):
             continue
         sizes = set(map(len, tuples))
-        yields = any(isinstance(each, ast.Yield | ast.YieldFrom) for each in own_nodes(target))
-        if sizes and len(names.elts) not in sizes and not yields and not _may_be_replaced(module, side, call):
-            said = f"`{ast.unparse(call.func)}` returns {max(sizes)} values"
-            yield Place(module.path, node.lineno, f"{said}, {len(names.elts)} are unpacked")
+        other = any(isinstance(each, ast.YieldFrom if looped else ast.Yield | ast.YieldFrom) for each in inside)
+        if sizes and len(names.elts) not in sizes and not other and not _may_be_replaced(module, side, call):
+            said = f"`{ast.unparse(call.func)}` {'gives' if looped else 'returns'} {max(sizes)} values"
+            yield Place(module.path, names.lineno, f"{said}, {len(names.elts)} are unpacked")
+
+
+def _made_by(module: Module, name: ast.Name) -> ast.Call | None:
+    """Return the only call that gives a local its value."""
+    function = module.function_of(name)
+    stores = [each for each in (own_nodes(function) if function else ()) if isinstance(each, ast.Name)]
+    stores = [each for each in stores if each.id == name.id and isinstance(each.ctx, ast.Store)]
+    made = module.parents.get(stores[0]) if len(stores) == 1 else None
+    return made.value if isinstance(made, ast.Assign) and isinstance(made.value, ast.Call) else None
+
+
+def _item_of(module: Module, side: Side, call: ast.Call) -> Function | None:
+    """Return `__getitem__` of the class of ours that a call makes an object of, if its loops go by that."""
+    found = side.named(module, call.func.id) if isinstance(call.func, ast.Name) else None
+    if found is None or not isinstance(found[1], ast.ClassDef) or is_local(module, call, found[1].name):
+        return None
+    methods = {each.name: each for each in found[1].body if isinstance(each, Function)}
+    return methods.get("__getitem__") if "__iter__" not in methods else None
 
 
 def plain_target(module: Module, side: Side, call: ast.Call) -> Function | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name
 from tooling.python.symbols.calls import why_refused
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.rules.members import members_of
+from tooling.review.rules.members import handed_on, members_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,8 @@ def _is_open(module: Module) -> bool:
 
 def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
     """Find a call of our own function that its signature refuses."""
-    for node in module.nodes(ast.Call):
+    for written in module.nodes(ast.Call):
+        node = handed_on(written)
         name = _called(module, node.func)
         target = side.definition(name) if _is_ours(name, side) else None
         if target is None:
@@ -83,7 +84,7 @@ def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
         root = ast.unparse(node.func).partition(".")[0]
         if len(module.bindings.get(root, ())) > 1:
             continue  # two functions import two things under one name
-        around = list(module.around(node)) if problem else []
+        around = list(module.around(written)) if problem else []
         shadowed = any(root in module.shadowing[each] for each in around if isinstance(each, Function | ast.Lambda))
         expected = any("raises" in ast.unparse(each.items[0]) for each in around if isinstance(each, ast.With))
         if problem and not shadowed and not expected:

@@ -118,16 +118,26 @@ def dead_assignment(module: Module, _side: Side) -> Iterator[Place]:
 def _replaced(one: ast.stmt, other: ast.stmt) -> str:
     if not isinstance(one, ast.Assign) or not isinstance(other, ast.Assign):
         return ""
-    if len(one.targets) != 1 or len(other.targets) != 1 or not isinstance(one.targets[0], ast.Name):
+    if len(one.targets) != 1 or len(other.targets) != 1:
         return ""
-    name = one.targets[0].id
-    same = isinstance(other.targets[0], ast.Name) and other.targets[0].id == name and name.strip("_")
-    read = any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(other.value))
+    target = one.targets[0]
+    several = isinstance(target, ast.Tuple) and all(isinstance(each, ast.Name) for each in target.elts)
+    names = {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+    name = ast.unparse(target)
+    same = (several or isinstance(target, ast.Name)) and ast.unparse(other.targets[0]) == name and name.strip("_, ()")
+    read = any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(other.value))
     # A first call may be there for its effect; a plain value for the reader.
     computed = isinstance(one.value, ast.BinOp | ast.Subscript | ast.Attribute | ast.Compare | ast.BoolOp | ast.Call)
-    # `x = next(rows)` twice is a way to skip.
-    first, second = made_name(one)[1], made_name(other)[1]
-    effect = first is not None and second is not None and ast.unparse(first.func) == ast.unparse(second.func)
+    # `x = next(rows)` twice is a way to skip; the same call with less said is a line that was to be replaced.
+    first, second = one.value, other.value
+    effect = (
+        isinstance(first, ast.Call)
+        and isinstance(second, ast.Call)
+        and ast.unparse(first.func) == ast.unparse(second.func)
+    )
+    if effect and isinstance(first, ast.Call) and isinstance(second, ast.Call):
+        was, now = ({*map(ast.unparse, each.args), *map(ast.unparse, each.keywords)} for each in (first, second))
+        effect = not (now and now < was)
     return name if same and not read and computed and not effect else ""
 
 

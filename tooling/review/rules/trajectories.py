@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, own_nodes, parameters
 from tooling.review.records import Place, Rule, Severity
@@ -191,19 +192,22 @@ def _by_position(node: ast.AST, name: str) -> bool:
 
 
 def equal_halves(module: Module, _side: Side) -> Iterator[Place]:
-    """`chosen = x[::2]` and `rejected = x[::2]`: both halves of the pairs are the same one."""
+    """`chosen = x[::2]` and `rejected = x[::2]`, `left = x[0].text()` and `right = x[0].text()`: both halves of the
+    pairs are the same one."""
     for function in module.functions():
         halves: dict[str, ast.Assign] = {}
         for node in own_nodes(function):
-            if not isinstance(node, ast.Assign) or len(node.targets) != 1 or not isinstance(node.value, ast.Subscript):
-                continue
-            target = last_name(node.targets[0])
-            if re.search(r"chosen|rejected|pos_|neg_|win|lose", target) and isinstance(node.value.slice, ast.Slice):
-                halves[target] = node
-        for name, node in halves.items():
-            twin = halves.get(name.replace("rejected", "chosen")) if "rejected" in name else None
+            taken = [each.slice for each in ast.walk(node) if isinstance(each, ast.Subscript)]
+            counted = [each for each in taken if isinstance(each, ast.Constant) and type(each.value) is int]
+            if isinstance(node, ast.Assign) and (counted or any(isinstance(each, ast.Slice) for each in taken)):
+                halves[last_name(node.targets[0])] = node
+        for (name, node), (half, other) in itertools.product(halves.items(), _HALVES.items()):
+            twin = halves.get(name.replace(half, other)) if half in name else None
             if twin is not None and ast.unparse(twin.value) == ast.unparse(node.value):
                 yield Place(module.path, node.lineno, f"`{name}` is the same half as `{last_name(twin.targets[0])}`")
+
+
+_HALVES: Final = {"rejected": "chosen", "right": "left", "second": "first", "lose": "win", "neg_": "pos_"}
 
 
 RULES = (

@@ -25,6 +25,7 @@ CHECKED: Final[dict[str, str]] = {
     "too-many-positional-arguments": "signature-mismatch",
     "unknown-argument": "signature-mismatch",
     "unresolved-attribute": "unknown-attribute",
+    "unused-awaitable": "never-awaited",
 }
 """Rule of ty -> rule of ours, sorted; some have two names, an older and a newer one."""
 

@@ -1,0 +1,177 @@
+"""Rules that came from fixes of public repositories: names, calls and loops that are wrong, and what only looks so."""
+
+from __future__ import annotations
+
+import pytest
+
+from tooling.review.rules.catalogue import RULES
+
+TYPES = "from __future__ import annotations\nfrom typing import TYPE_CHECKING\n\n\n"
+TYPES += "if TYPE_CHECKING:\n    from lib import A\n\n\n"
+ROWS = "class Rows:\n    def __getitem__(self, i):\n        return self.a[i], self.b[i], i\n\n\n"
+PAIRS = "def pairs(n):\n    for i in range(n):\n        yield i, i + 1, i + 2\n\n\n"
+OPTIONS = "def main(args):\n    if args.task == 'a':\n        run(args)\n"
+OPTIONS += "    if args.task == 'b':\n        run(args, 2)\n"
+UNKNOWN = f"{OPTIONS}    else:\n        print('invalid task')\n\n\n"
+
+HANDED = (
+    [
+        "threading.Thread(target=work, args=(1,)).start()",
+        "pool.submit(work, x, x, x)",
+        "asyncio.to_thread(work, 1, c=2)",
+        "pool.apply_async(work, (x, x, x)).get()",
+        "loop.run_in_executor(None, work, x)",
+    ],
+    [
+        "threading.Thread(target=work, args=(1, 2)).start()",
+        "threading.Thread(target=work, args=x).start()",
+        "pool.submit(work, x, b=x)",
+        "button.submit(work, [x], [x], api_name=False)",
+        "pool.apply_async(work, (x,), more)",
+        "loop.run_in_executor(None, work, *x)",
+    ],
+)
+
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "type-only-name": (
+        [
+            f"{TYPES}def f(x):\n    return isinstance(x, A)\n",
+            f"{TYPES}class B(A):\n    pass\n".replace("from typing import TYPE_CHECKING", "import typing").replace(
+                "if TYPE", "if typing.TYPE"
+            ),
+            f"{TYPES}def f():\n    return [A(i) for i in range(3)]\n",
+        ],
+        [
+            f"{TYPES}def f(x: A) -> list[A]:\n    y: A = x\n    return [y]\n",
+            f"{TYPES}def f(x):\n    from lib import A\n\n    return isinstance(x, A)\n",
+            f"{TYPES}try:\n    KIND = A\nexcept NameError:\n    KIND = None\n",
+            f"{TYPES}def f(x):\n    return x\n".replace("if TYPE_CHECKING", "if f or TYPE_CHECKING") + "print(A)\n",
+        ],
+    ),
+    "undefined-name": (
+        [
+            "def main(config):\n    return config.lr\n\n\ndef other():\n    return config.lr\n",
+            "def f(rows):\n    return [row for row in rows], row\n",
+            "def f():\n    import json\n\n    return json\n\n\ndef g(x):\n    return json.dumps(x)\n",
+        ],
+        [
+            "def f(x):\n    def g():\n        return x, y\n\n    y = 1\n    return g\n",
+            "def f():\n    global state\n    state = 1\n\n\ndef g():\n    return state\n",
+            "def f(rows):\n    if any((found := row) for row in rows):\n        return found\n    return None\n",
+        ],
+    ),
+    "method-mismatch": (
+        [
+            "import threading\n\n\nclass A:\n    def run(self, n):\n        return n\n\n    def start(self):\n"
+            "        threading.Thread(target=self.run, daemon=True).start()\n",
+        ],
+        [
+            "import threading\n\n\nclass A:\n    def run(self, n):\n        return n\n\n    def start(self):\n"
+            "        threading.Thread(target=self.run, kwargs={'n': 1}, daemon=True).start()\n",
+        ],
+    ),
+    "choice-takes-all": (
+        [
+            "def f(device, torch):\n    return device or 'cuda' if torch.cuda.is_available() else 'cpu'\n",
+            "def f(self, big):\n    self.size = self.given or 8 if big else 4\n    return self.size\n",
+            "def f(name, debug):\n    print(name or 'x' if debug else 'y')\n",
+        ],
+        [
+            "def f(device, torch):\n    return device or ('cuda' if torch.cuda.is_available() else 'cpu')\n",
+            "def f(reply):\n    return reply.text or '' if isinstance(reply, Message) else str(reply)\n".replace(
+                "Message", "dict"
+            ),
+            "def f(device, on):\n    return (device or 'cuda') if on else 'cpu'\n",
+            "def f(name, on):\n    return name or 'x' if on else name\n",
+        ],
+    ),
+    "changed-while-iterating": (
+        [
+            "def f(rows):\n    for row in rows:\n        if row.done:\n            rows.remove(row)\n",
+            "def f(self):\n    for key in self.kept.keys():\n        if key.old:\n            del self.kept[key]\n",
+            "import sys\n\n\ndef f(name):\n    for key, value in sys.modules.items():\n        if value is name:\n"
+            "            return key\n    return ''\n",
+        ],
+        [
+            "def f(rows):\n    for row in rows:\n        if row:\n            rows.remove(row)\n            break\n",
+            "def f(rows):\n    for row in list(rows):\n        rows.remove(row)\n",
+            "def f(rows):\n    for row in rows:\n        if row.done:\n            rows.pop()\n            return row\n"
+            "    return None\n",
+            "def f(rows, other):\n    for row in rows:\n        other.remove(row)\n",
+        ],
+    ),
+    "pair-halves-equal": (
+        [
+            "def f(states):\n    text_left = states[0].text()\n    text_right = states[0].text()\n"
+            "    return text_left + text_right\n",
+            "def f(rows):\n    first = rows[0]\n    second = rows[0]\n    return first, second\n",
+        ],
+        [
+            "def f(states):\n    text_left = states[0].text()\n    text_right = states[1].text()\n"
+            "    return text_left + text_right\n",
+            "def f(row):\n    left = row['x'].copy()\n    right = row['x'].copy()\n    return left, right\n",
+        ],
+    ),
+    "unpack-mismatch": (
+        [
+            f"{ROWS}def f():\n    rows = Rows()\n    for a, b in rows:\n        print(a, b)\n",
+            f"{PAIRS}def f():\n    for a, b in pairs(3):\n        print(a, b)\n",
+            f"{PAIRS}def f():\n    return [a for a, b in pairs(3)]\n",
+        ],
+        [
+            f"{ROWS}def f():\n    rows = Rows()\n    for a, b, c in rows:\n        print(a, b, c)\n",
+            f"{PAIRS}def f():\n    for a, *rest in pairs(3):\n        print(a, rest)\n",
+            f"{ROWS}def f(loader):\n    rows = Rows()\n    rows = loader(rows)\n    for a, b in rows:\n        pass\n",
+        ],
+    ),
+    "dropped-result": (
+        ["def f(names, more):\n    names.intersection(more)\n    return names\n"],
+        ["def f(names, more):\n    names.intersection_update(more)\n    return names\n"],
+    ),
+    "dead-assignment": (
+        [
+            "def f(g, n):\n    a, b = g(n, size=2)\n    a, b = g(n)\n    return a, b\n",
+            "def f(g, h, n):\n    a, b = g(n)\n    a, b = h(n)\n    return a, b\n",
+        ],
+        [
+            "def f(rows):\n    a, b = next(rows)\n    a, b = next(rows)\n    return a, b\n",
+            "def f(g, n):\n    a, b = g(n)\n    a, b = g(a, b)\n    return a, b\n",
+        ],
+    ),
+    "chain-broken": (
+        [f"{UNKNOWN}def run(args, n=1):\n    return args.n + n\n"],
+        [f"from lib import run\n\n\n{UNKNOWN}", f"{UNKNOWN}def run(args, n=1):\n    args.task = 'b'\n"],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def found(shared_world) -> dict[str, set[str]]:
+    return shared_world.found_in_cases(CASES)
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(found, rule):
+    assert found[rule] == {f"bad_{number}" for number in range(len(CASES[rule][0]))}
+
+
+def test_what_another_thread_is_handed_fits_its_function(world):
+    bad, good = HANDED
+    lines = [f"def f_{number}(pool, loop, button, x, more):\n    {call}\n" for number, call in enumerate((*bad, *good))]
+    text = "import asyncio\nimport threading\nfrom pkg.work import work\n" + "".join(lines)
+    world.commit({"pkg/__init__.py": "", "pkg/work.py": "def work(a, b):\n    return a + b\n"})
+    world.commit({"pkg/use.py": text})
+    found = [line for rule, _, line in world.found() if rule == "signature-mismatch"]
+    assert found == [5 + 2 * number for number in range(len(bad))]
+
+
+def test_a_coroutine_of_another_file_is_awaited(world):
+    one = "class Emitter:\n    async def send(self, x: int) -> int:\n        return x\n"
+    two = "from pkg.one import Emitter\n\n\nasync def f(emitter: Emitter) -> None:\n    emitter.send(1)\n"
+    world.commit({"pkg/__init__.py": "", "pkg/one.py": one, "pkg/two.py": ""})
+    world.commit({"pkg/two.py": two, "pkg/three.py": two.replace("emitter.send", "await emitter.send")})
+    assert world.found() == [("never-awaited", "pkg/two.py", 5)]
+
+
+def test_rules_of_this_page_are_rules_of_one_file():
+    assert {name for name in CASES if RULES[name].in_file is None} == set()
