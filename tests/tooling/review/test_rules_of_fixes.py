@@ -8,6 +8,8 @@ from tooling.review.rules.catalogue import RULES
 
 TYPES = "from __future__ import annotations\nfrom typing import TYPE_CHECKING\n\n\n"
 TYPES += "if TYPE_CHECKING:\n    from lib import A\n\n\n"
+LAYER = "from torch import nn\n\n\nclass Layer(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+LAYER += "        self.proj = nn.Linear(1, 2)\n        self.register_buffer('scale', None)\n\n"
 ROWS = "class Rows:\n    def __getitem__(self, i):\n        return self.a[i], self.b[i], i\n\n\n"
 PAIRS = "def pairs(n):\n    for i in range(n):\n        yield i, i + 1, i + 2\n\n\n"
 OPTIONS = "def main(args):\n    if args.task == 'a':\n        run(args)\n"
@@ -68,6 +70,20 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "import threading\n\n\nclass A:\n    def run(self, n):\n        return n\n\n    def start(self):\n"
             "        threading.Thread(target=self.run, kwargs={'n': 1}, daemon=True).start()\n",
+        ],
+    ),
+    "unknown-self-attribute": (
+        [
+            f"{LAYER}    def forward(self, x):\n        return self.mask * self.project(x)\n",
+            "from pydantic import BaseModel\n\n\nclass Options(BaseModel):\n    size: int = 1\n\n"
+            "    def f(self):\n        return self.sise, self.model_dump()\n",
+            "class Wrong(ValueError):\n    def text(self):\n        return self.args, self.reason\n",
+        ],
+        [
+            f"{LAYER}    def forward(self, x):\n        return self.scale * self.proj(x) if self.training else x\n",
+            f"{LAYER}        self.add_module(x, y)\n\n    def forward(self, x):\n        return self.more(x)\n",
+            "from flax import nn\n\n\nclass A(nn.Module):\n    def f(self):\n        return self.param(1)\n",
+            "class Kind(type):\n    def f(self):\n        return self.known\n",
         ],
     ),
     "choice-takes-all": (

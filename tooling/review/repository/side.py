@@ -209,7 +209,8 @@ class Side:
         return self.definition(module.imported.get(name, f"{module.package}.{name}"))
 
     def lineage(self, module: Module, owner: ast.ClassDef) -> tuple[list[tuple[Module, ast.ClassDef]], list[str]]:
-        """List a class with its bases of ours, depth first, each once, and the names of the bases that are not ours."""
+        """List a class with its bases of ours, depth first, each once, and the full names of the bases that are not
+        ours."""
         classes: list[tuple[Module, ast.ClassDef]] = []
         foreign: list[str] = []
         waiting = [(module, owner)]
@@ -225,7 +226,7 @@ class Side:
                 if found is not None and isinstance(found[1], ast.ClassDef) and found[1] is not node:
                     waiting.append((found[0], found[1]))
                 else:
-                    foreign.append(name)
+                    foreign.append(home.dotted(base.value if isinstance(base, ast.Subscript) else base))
         return classes, foreign
 
     @cached_property

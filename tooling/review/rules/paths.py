@@ -10,7 +10,7 @@ from tooling.python.module import Function, last_name, parameters
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.conditions import blocks, stored
 from tooling.review.rules.inheritance import inherited
-from tooling.review.rules.members import is_self_read
+from tooling.review.rules.members import FOREIGN, is_self_read
 from tooling.review.rules.outcomes import first_read
 
 if TYPE_CHECKING:
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _MAY_RAISE: Final = (ast.Await, ast.Call, ast.Subscript)
-_KNOWN_BASES: Final = frozenset({"ABC", "Dataset", "Generic", "IterableDataset", "Module", "Protocol", "object"})
-"""Bases of other packages that set no attribute which others set again."""
-_OF_MODULES: Final = frozenset({"training", "_buffers", "_modules", "_parameters"})
-"""Attributes that torch's Module sets."""
 
 
 def set_in_a_branch(module: Module, _side: Side) -> Iterator[Place]:
@@ -159,8 +155,7 @@ def _may_inherit(module: Module, side: Side, owner: ast.ClassDef, name: str) -> 
         return True
     if any(inherited(side, module, owner, each) for each in (name, "__getattr__", "__getattribute__")):
         return True
-    last = {each.rpartition(".")[2] for each in foreign}
-    return not _KNOWN_BASES.issuperset(last) or (name in _OF_MODULES and "Module" in last)
+    return any(name in FOREIGN.get(each, {name}) for each in foreign)
 
 
 RULES: Final = (
