@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, own_nodes
 from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
+from tooling.review.rules.conditions import stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +83,8 @@ def bound_moved(module: Module, _side: Side) -> Iterator[Place]:
 
 def changed_while_iterating(module: Module, _side: Side) -> Iterator[Place]:
     """Find `xs.remove(x)` in a loop over `xs` that goes on, and a loop over `sys.modules`, which any import changes."""
-    for loop in (*module.nodes(ast.For), *module.nodes(ast.AsyncFor)):
+    loops: list[ast.For | ast.AsyncFor] = [*module.nodes(ast.For), *module.nodes(ast.AsyncFor)]
+    for loop in loops:
         over = loop.iter
         if isinstance(over, ast.Call) and last_name(over.func) == "enumerate" and over.args:
             over = over.args[0]
@@ -92,7 +94,7 @@ def changed_while_iterating(module: Module, _side: Side) -> Iterator[Place]:
         if module.dotted(over) == "sys.modules":
             yield Place(module.path, loop.lineno, "an import in another thread, or in the loop, changes `sys.modules`")
         nodes = [each for one in loop.body for each in (one, *own_nodes(one))] if name else []
-        if any(dotted_name(each) == name and isinstance(getattr(each, "ctx", None), ast.Store) for each in nodes):
+        if name in stored(loop.body):
             continue
         for node in nodes:
             func = node.func if isinstance(node, ast.Call) else None

@@ -60,11 +60,13 @@ _SCOPES: Final = (Function, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp,
 def _reads(module: Module) -> Iterator[tuple[ast.Name, list[ast.AST]]]:
     """Yield every name that is read, but for builtins and annotations, with what binds it where it stands."""
     bound = {name: list(nodes) for name, nodes in module.bindings.items()}
-    named = [(each.arg, each) for each in module.nodes(ast.arg)]
-    named += [(each.name or "", each) for each in module.nodes(ast.ExceptHandler, ast.MatchAs, ast.MatchStar)]
-    named += [(each.rest or "", each) for each in module.nodes(ast.MatchMapping)]
+    named: list[tuple[str | None, ast.AST]] = [(each.arg, each) for each in module.nodes(ast.arg)]
+    named += [(each.name, each) for each in module.nodes(ast.ExceptHandler)]
+    named += [(each.name, each) for each in module.nodes(ast.MatchAs)]
+    named += [(each.name, each) for each in module.nodes(ast.MatchStar)]
+    named += [(each.rest, each) for each in module.nodes(ast.MatchMapping)]
     for name, binder in named:
-        bound.setdefault(name, []).append(binder)
+        bound.setdefault(name or "", []).append(binder)
     scopes: dict[str, list[tuple[ast.AST, ast.AST | None]]] = {}
     for name, binders in bound.items():
         for binder in binders:
@@ -259,31 +261,32 @@ def _asked_for(module: Module, node: ast.Attribute) -> bool:
 def handed_on(call: ast.Call) -> ast.Call:
     """Return the call that another thread, process or loop makes with what it is handed: `f(1)` of
     `Thread(target=f, args=(1,))`, `pool.submit(f, 1)` and `asyncio.to_thread(f, 1)`; every other call as it is."""
-    name = last_name(call.func)
-    given: list[ast.expr | None] = list(call.args)
-    named = {each.arg: each.value for each in call.keywords}
+    name, named = last_name(call.func), {each.arg: each.value for each in call.keywords}
+    at, given = _HANDS.get(name, 0), call.args
+    passed: ast.expr | None
+    words: ast.expr | None
     if name in _STARTS and "target" in named:
-        function, passed, keywords = named["target"], named.get("args"), named.get("kwargs")
-    elif name == "apply_async" and call.args:
-        function, passed, keywords = [*given, None, None][:3]
-    elif name in _HANDS and len(given) > _HANDS[name] and (name != "submit" or _POOLS.search(ast.unparse(call.func))):
-        rest = given[_HANDS[name] + 1 :]
-        function, passed, keywords = given[_HANDS[name]], ast.Tuple(rest), None
+        function, passed, words = named["target"], named.get("args"), named.get("kwargs")
+    elif name == "apply_async" and given:
+        function, passed, words = given[0], next(iter(given[1:]), None), next(iter(given[2:]), None)
+    elif name in _HANDS and len(given) > at and (name != "submit" or _POOLS.search(ast.unparse(call.func))):
+        function, passed, words = given[at], ast.Tuple(given[at + 1 :]), None
     else:
         return call
     own = call.keywords if name in {"submit", "to_thread"} else []
-    plain = isinstance(passed, ast.Tuple | ast.List)
-    args = passed.elts if plain else [ast.Starred(passed)] if passed is not None else []
-    if isinstance(keywords, ast.Dict) and all(isinstance(each, ast.Constant) for each in keywords.keys):
-        own = [ast.keyword(each.value, one) for each, one in zip(keywords.keys, keywords.values, strict=True)]
-    elif keywords is not None:
-        own = [ast.keyword(None, keywords)]
+    args: list[ast.expr] = [ast.Starred(passed)] if passed is not None else []
+    args = passed.elts if isinstance(passed, ast.Tuple | ast.List) else args
+    if words is not None:
+        items = zip(words.keys, words.values, strict=True) if isinstance(words, ast.Dict) else ()
+        own = [ast.keyword(str(key.value), value) for key, value in items if isinstance(key, ast.Constant)]
+        own += [ast.keyword(None, words)] if not own else []
     return ast.copy_location(ast.Call(function, args, own), call)
 
 
 _STARTS: Final = frozenset({"Process", "Thread"})
-_HANDS: Final = {"call_later": 1, "call_soon": 0, "call_soon_threadsafe": 0, "run_in_executor": 1}
-_HANDS |= {"submit": 0, "to_thread": 0}
+_HANDS: Final = {"call_later": 1, "run_in_executor": 1} | dict.fromkeys(
+    ["call_soon", "call_soon_threadsafe", "submit", "to_thread"], 0
+)
 """Names of functions that call another one, and where in their arguments it stands."""
 _POOLS: Final = re.compile(r"exec|pool", re.IGNORECASE)
 """What a function is submitted to, unlike forms and jobs."""

@@ -45,7 +45,8 @@ def unpack_mismatch(module: Module, side: Side) -> Iterator[Place]:
     rows: list[tuple[ast.expr, ast.expr, bool]] = [
         (each.targets[0], each.value, False) for each in module.nodes(ast.Assign)
     ]
-    rows += [(each.target, each.iter, True) for each in module.nodes(ast.For, ast.comprehension)]
+    loops: list[ast.For | ast.comprehension] = [*module.nodes(ast.For), *module.nodes(ast.comprehension)]
+    rows += [(each.target, each.iter, True) for each in loops]
     for names, given_by, looped in rows:
         value = given_by.value if isinstance(given_by, ast.Await) else given_by
         if not isinstance(names, ast.Tuple | ast.List) or any(isinstance(each, ast.Starred) for each in names.elts):
