@@ -36,7 +36,11 @@ _OWNER: Final = re.compile(r"(?:Object of type|on type|Class|type) `(?:<class ')
 _ATTRIBUTE: Final = re.compile(r"attribute `(?P<name>\w+)`")
 _UNLIKE: Final = re.compile(r"Expected `(?:int|float|str|bytes)`, found `Literal\[[^`]*\]`")
 """A literal for a builtin type. Variables may have been given values of another type than their annotation says."""
-_BUILTIN: Final = re.compile(r"(?:method|function) `(?:str|bytes|int|float|list|dict|set|tuple|object|type)\b")
+_BUILTIN: Final = re.compile(r"(?:method|function|of) `(?:str|bytes|int|float|list|dict|set|tuple|object|type)\b")
+"""Of a tokenizer that is annotated as str | Tokenizer, and a class that a decorator of another package completes."""
+_NOT_SURE: Final = re.compile(r"`None`|`object`|<module|<special|->|~|\||Unknown|Generator|Iterator|Type`")
+"""None is what a failed optional import leaves, and a module what a package replaces on demand; a union may be narrowed
+by what the checker cannot follow. Who yields once, under a decorator left out of the annotation, is a context."""
 
 
 def check(side: Side, asked: Collection[str]) -> tuple[dict[str, list[tuple[str, Place]]], str]:
@@ -92,14 +96,7 @@ def _certain(rows: list[dict[str, Any]], texts: Mapping[str, str]) -> Iterator[t
             continue
         if rule == "unknown-attribute" and not _defined_nowhere(message, texts):
             continue
-        # None is what a failed optional import leaves; a union may be narrowed by what the checker cannot follow.
-        # Who yields once, under a decorator that was left out of the annotation, makes a context manager.
-        if rule == "not-callable" and any(
-            word in message for word in ("`None`", "|", "Unknown", "Generator", "Iterator")
-        ):
-            continue
-        # A tokenizer that is annotated as str | Tokenizer
-        if _BUILTIN.search(message):
+        if (rule == "not-callable" and _NOT_SURE.search(message)) or _BUILTIN.search(message):
             continue
         yield path, row["location"]["positions"]["begin"]["line"], rule, f"{message} ({code})"
 

@@ -105,6 +105,10 @@ def test_a_renamed_method_is_found_where_it_was_called(package) -> None:
         # Fields that a base of another package has
         "from dataclasses import dataclass\n\nfrom lib import Base\n\n\n@dataclass\nclass A(Base):\n    x: int = 1\n"
         "\n\ndef f():\n    return A(\n        x=1,\n        y=2,\n    )\n",
+        # A decorator of another package makes the constructor, and what is an object may be called.
+        "from pydantic.dataclasses import dataclass\n\n\n@dataclass\nclass A:\n    x: int = 1\n\n\n"
+        "@dataclass\nclass B(A):\n    y: int = 2\n\n\ndef f(made: dict[str, object]):\n"
+        "    return B(x=1, y=2), made['x'](1)\n",
         # Annotated as what is behind a decorator
         "from collections.abc import Generator\n\n\ndef make(it) -> Generator[None, None, None]:\n    return it\n\n\n"
         "def f(it):\n    return make(it)(1)\n",

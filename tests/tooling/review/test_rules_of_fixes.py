@@ -86,6 +86,32 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "class Kind(type):\n    def f(self):\n        return self.known\n",
         ],
     ),
+    "argument-order": (
+        [
+            "def f(requests, sampling_params, run):\n    for sp, req in zip(requests, sampling_params):\n"
+            "        run(req, sp)\n",
+            "def f(prompts, answers):\n"
+            "    return [(answer, i) for i, (answer, prompt) in enumerate(zip(prompts, answers))]\n",
+        ],
+        [
+            "def f(requests, sampling_params, run):\n    for req, sp in zip(requests, sampling_params):\n"
+            "        run(req, sp)\n",
+            "def f(rows, names):\n    return {a: b for a, b in zip(rows, names)}\n",
+        ],
+    ),
+    "misspelt-attribute": (
+        [
+            "from lib import Base\n\n\nclass Trainer(Base):\n    def loss(self, x):\n"
+            "        if self.args.loss_type == 'a':\n            return x\n        raise ValueError(self.loss_type)\n",
+        ],
+        [
+            "from lib import Base\n\n\nclass Tuner(Base):\n    def loss(self, x):\n"
+            "        if self.args.loss_kind == 'a':\n            return self.loss_kind(x)\n        return x\n",
+            "from lib import Base\n\n\nclass Other(Base):\n    def __init__(self, args):\n"
+            "        self.loss_name = args\n\n    def loss(self, x):\n"
+            "        return self.config.loss_name, self.loss_name\n",
+        ],
+    ),
     "choice-takes-all": (
         [
             "def f(device, torch):\n    return device or 'cuda' if torch.cuda.is_available() else 'cpu'\n",

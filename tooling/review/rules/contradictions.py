@@ -239,7 +239,18 @@ def last_word(name: str) -> str:
 
 
 def argument_order(module: Module, side: Side) -> Iterator[Place]:
-    """Find two arguments whose names are those of each other's parameters."""
+    """Find two arguments whose names are those of each other's parameters, and `for sp, req in zip(requests,
+    sampling_params)`."""
+    loops: list[ast.For | ast.comprehension] = [*module.nodes(ast.For), *module.nodes(ast.comprehension)]
+    for loop in loops:
+        taken, over = loop.target, loop.iter
+        if isinstance(over, ast.Call) and last_name(over.func) == "enumerate" and isinstance(taken, ast.Tuple):
+            taken, over = taken.elts[-1], over.args[0] if over.args else over
+        if isinstance(over, ast.Call) and last_name(over.func) == "zip" and isinstance(taken, ast.Tuple):
+            pairs = list(zip(map(last_name, taken.elts), map(last_name, over.args), strict=False))
+            for (one, its), (other, theirs) in itertools.combinations(pairs, 2):
+                if _item_like(one, theirs) and _item_like(other, its) and not _item_like(one, its):
+                    yield Place(module.path, taken.lineno, f"`{one}` and `{other}` come from `{its}` and `{theirs}`")
     for node in module.nodes(ast.Call):
         words = _argument_names(node)
         around = module.function_of(node)
@@ -262,6 +273,12 @@ def argument_order(module: Module, side: Side) -> Iterator[Place]:
                     continue  # `kl(p, q) + kl(q, p)` means both
                 said = f"`{ast.unparse(node.func)}` takes `{names[i]}` before `{names[j]}`"
                 yield Place(module.path, node.lineno, said)
+
+
+def _item_like(item: str, rows: str) -> bool:
+    """Whether an item is called after its rows: `req` of `requests`, `sp` of `sampling_params`."""
+    initials = "".join(word[:1] for word in rows.split("_"))
+    return len(item) > 1 and (rows.startswith(item) or (len(initials) > 1 and item == initials))
 
 
 _TURNED: Final = re.compile(
@@ -325,16 +342,26 @@ def error_not_raised(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def misspelt_attribute(module: Module, side: Side) -> Iterator[Place]:
-    """Find `self.stepcount` where the class sets `self.step_count`, and nothing in the repository has such a name."""
+    """Find `self.stepcount` where the class sets `self.step_count`, and nothing in the repository has such a name; and
+    `self.loss_type` where nothing sets it, and the class reads `self.args.loss_type`."""
     for owner in module.nodes(ast.ClassDef):
         found = [each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and _of_self(each)]
         stored = {each.attr for each in found if isinstance(each.ctx, ast.Store)}
         known = stored | {each.name for each in owner.body if isinstance(each, Function)}
+        known |= {each.id for each in ast.walk(owner) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        named = [
+            each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and _OPTIONS.search(ast.unparse(each))
+        ]
+        options = {each.attr: ast.unparse(each) for each in named}
         for node in found:
             if not isinstance(node.ctx, ast.Load) or node.attr in known or len(node.attr) < 5:
                 continue
             like = next((each for each in sorted(stored) if _misspelt(node.attr, each)), "")
             reads = [each for each in module.nodes(ast.Attribute) if each.attr == node.attr and _of_self(each)]
+            called = isinstance(parent := module.parents[node], ast.Call) and parent.func is node
+            if node.attr in options and len(reads) == 1 and not called and not _is_set(side, node.attr):
+                said = f"nothing sets `self.{node.attr}`; `{owner.name}` reads `{options[node.attr]}`"
+                yield Place(module.path, node.lineno, said)
             # Text of the name anywhere else says that somebody knows it.
             known_here = not like or module.text.count(node.attr) != len(reads)
             if known_here or any(isinstance(each.ctx, ast.Store) for each in reads):
@@ -342,6 +369,15 @@ def misspelt_attribute(module: Module, side: Side) -> Iterator[Place]:
             if side.grep([node.attr], "*.py") in ([module.path], []):
                 said = f"nothing sets `self.{node.attr}`; `{owner.name}` sets `self.{like}`"
                 yield Place(module.path, node.lineno, said)
+
+
+_OPTIONS: Final = re.compile(r"^self\.\w*(?:args|config|cfg|settings)\.\w+$")
+
+
+def _is_set(side: Side, name: str) -> bool:
+    """Whether something in the repository sets an attribute of that name on itself, or defines a function of it."""
+    spelt = re.compile(rf"\bself\.{name}\b[^=\n]*=[^=]|\bdef {name}\b")
+    return any(spelt.search(side.text(path) or "") for path in side.grep([name], "*.py"))
 
 
 def _of_self(node: ast.Attribute) -> bool:
