@@ -32,6 +32,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["def f(items):\n    for items in items:\n        print(items)\n"],
         ["def f(items):\n    for item in items:\n        print(item)\n"],
     ),
+    "stray-comma": (["def f(x):\n    y = x + 1,\n    return y\n"], ["def f(x):\n    y = (x + 1,)\n    return y\n"]),
     "constant-condition": (
         [
             "def f(x):\n    assert (x > 0, 'x is positive')\n",

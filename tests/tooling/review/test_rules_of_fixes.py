@@ -23,6 +23,7 @@ HANDED = (
         "asyncio.to_thread(work, 1, c=2)",
         "pool.apply_async(work, (x, x, x)).get()",
         "loop.run_in_executor(None, work, x)",
+        "partial(work, c=x)",
     ],
     [
         "threading.Thread(target=work, args=(1, 2)).start()",
@@ -31,6 +32,7 @@ HANDED = (
         "button.submit(work, [x], [x], api_name=False)",
         "pool.apply_async(work, (x,), more)",
         "loop.run_in_executor(None, work, *x)",
+        "partial(work, b=x)",
     ],
 )
 
@@ -48,6 +50,45 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{TYPES}def f(x):\n    from lib import A\n\n    return isinstance(x, A)\n",
             f"{TYPES}try:\n    KIND = A\nexcept NameError:\n    KIND = None\n",
             f"{TYPES}def f(x):\n    return x\n".replace("if TYPE_CHECKING", "if f or TYPE_CHECKING") + "print(A)\n",
+        ],
+    ),
+    "optional-in-annotation": (
+        [
+            "from lib import is_vllm_available\n\nif is_vllm_available():\n    from vllm import Params\n\n\n"
+            "def make(n: int) -> Params:\n    return Params(n)\n",
+            "try:\n    from vllm import Params\nexcept ImportError:\n    print('no vllm')\n\n\n"
+            "class A:\n    def f(self, params: list[Params]):\n        return params\n",
+            "from lib import LazyImport\n\nwith LazyImport('docx') as docx:\n    from docx import Params\n\n\n"
+            "class B:\n    params: Params | None = None\n",
+        ],
+        [
+            "from lib import is_vllm_available\n\nif is_vllm_available():\n    from vllm import Params\n\n\n"
+            "def make(n: int) -> 'Params':\n    made: Params = Params(n)\n    return made\n",
+            "from __future__ import annotations\ntry:\n    from vllm import Params\nexcept ImportError:\n    pass\n\n\n"
+            "def f(params: Params):\n    return params\n",
+            "try:\n    from vllm import Params\nexcept ImportError:\n    Params = None\n\n\n"
+            "def f(params: Params):\n    return params\n",
+            "try:\n    from vllm import Params\nexcept ImportError as error:\n    raise SystemExit(1) from error\n"
+            "\n\ndef f(params: Params):\n    return params\n",
+        ],
+    ),
+    "wrapped-another": (
+        [
+            "def f(until, kwargs):\n    if isinstance(until, str):\n        until = [kwargs]\n    return until\n",
+            "def f(x, y):\n    if not isinstance(x, list):\n        x = [y]\n    return x\n",
+            "def f(self, x):\n    if isinstance(self.a, str):\n        self.a = (x,)\n    return self.a\n",
+        ],
+        [
+            "def f(until):\n    if isinstance(until, str):\n        until = [until]\n    return until\n",
+            "def f(x, y):\n    if isinstance(x, str):\n        x = [y, x]\n    return x\n",
+            "def f(x, make):\n    if isinstance(x, str):\n        made = make(x)\n        x = [made]\n    return x\n",
+        ],
+    ),
+    "maybe-missing": (
+        ["def f(row):\n    if row and row.get('gpus') > 1:\n        return 1\n    return 0\n"],
+        [
+            "def f(row):\n    if row.get('gpus') and row.get('gpus') > 1:\n        return 1\n"
+            "    return row.get('n', 0) > 1\n"
         ],
     ),
     "undefined-name": (
@@ -103,6 +144,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "from lib import Base\n\n\nclass Trainer(Base):\n    def loss(self, x):\n"
             "        if self.args.loss_type == 'a':\n            return x\n        raise ValueError(self.loss_type)\n",
+            "from lib import Base\n\n\nclass Model(Base):\n    def __init__(self, n):\n        self.most_token = n\n\n"
+            "    def f(self):\n        return self.most_tokens\n",
         ],
         [
             "from lib import Base\n\n\nclass Tuner(Base):\n    def loss(self, x):\n"
@@ -200,11 +243,19 @@ def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(found, rule):
 def test_what_another_thread_is_handed_fits_its_function(world):
     bad, good = HANDED
     lines = [f"def f_{number}(pool, loop, button, x, more):\n    {call}\n" for number, call in enumerate((*bad, *good))]
-    text = "import asyncio\nimport threading\nfrom pkg.work import work\n" + "".join(lines)
+    text = "import asyncio\nimport threading\nfrom functools import partial\nfrom pkg.work import work\n" + "".join(
+        lines
+    )
     world.commit({"pkg/__init__.py": "", "pkg/work.py": "def work(a, b):\n    return a + b\n"})
     world.commit({"pkg/use.py": text})
     found = [line for rule, _, line in world.found() if rule == "signature-mismatch"]
-    assert found == [5 + 2 * number for number in range(len(bad))]
+    assert found == [6 + 2 * number for number in range(len(bad))]
+
+
+def test_a_program_of_click_takes_its_arguments_from_the_command_line(world):
+    made = "import click\n\n\n@click.command()\n@click.option('--host')\ndef main(host):\n    print(host)\n\n\n"
+    world.commit({"pkg/__init__.py": "", "pkg/program.py": f"{made}if __name__ == '__main__':\n    main()\n"})
+    assert world.found() == []
 
 
 def test_a_coroutine_of_another_file_is_awaited(world):

@@ -529,6 +529,10 @@ MORE: dict[str, tuple[list[str], list[str]]] = {
     ),
 }
 RUFF: dict[str, tuple[list[str], list[str]]] = {
+    "stray-comma": (
+        ["x = 1,\n", "def f(self, n):\n    self.size = n,\n", "def f(x):\n    return x,\n"],
+        ["x = (1,)\n", "a, b = 1, 2\n", "def f(x, y):\n    return x, y\n"],
+    ),
     "assignment-in-assert": (
         [
             "def f(x):\n    assert (y := x) > 1\n    return y\n",

@@ -7,7 +7,7 @@ f(1, 2, width=3)   of the same                   1 and 2 land nowhere, and keywo
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from tooling.python.source import POSITIONAL, each_parameter
@@ -216,9 +216,10 @@ def misfit(own: Signature, target: Signature) -> str:
     return ""
 
 
-def why_refused(signature: Signature, call: ast.Call) -> str:
-    """Say why a call raises TypeError; "" if it does not, or if `*x` and `**x` may hide what it passes."""
-    written = written_call(call)
+def why_refused(signature: Signature, call: ast.Call, *, partial: bool = False) -> str:
+    """Say why a call raises TypeError; "" if it does not, or if `*x` and `**x` may hide what it passes. partial: more
+    arguments come later."""
+    written = replace(written_call(call), partial=partial)
     if written.has_star or written.has_double_star:
         return ""
     found = bind(signature, written, lambda _: Keyword.READ)

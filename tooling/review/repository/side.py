@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.module import Function, Module, parse
+from tooling.python.module import Function, Module, last_name, parse
 from tooling.python.source import DefinitionNode, module_name
 from tooling.python.symbols.calls import written_signature
 from tooling.python.symbols.symbol import Found, Signature
@@ -240,6 +240,9 @@ class Side:
         """Return how what `definition` found under a name is called; None if that is not certain."""
         if isinstance(definition, Function) and not definition.decorator_list:
             return written_signature(definition.args)  # most are so, and what the name leads to is known
+        marks = (each.func if isinstance(each, ast.Call) else each for each in definition.decorator_list)
+        if any(last_name(each) in {"command", "group"} for each in marks):
+            return None  # a program of click: its arguments come from the command line
         found = self.symbols.resolve(name)
         if not isinstance(found, Found) or found.symbol.line != definition.lineno:
             return None

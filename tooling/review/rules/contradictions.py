@@ -347,6 +347,7 @@ def misspelt_attribute(module: Module, side: Side) -> Iterator[Place]:
     for owner in module.nodes(ast.ClassDef):
         found = [each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and _of_self(each)]
         stored = {each.attr for each in found if isinstance(each.ctx, ast.Store)}
+        loaded = {each.attr for each in found if isinstance(each.ctx, ast.Load)}
         known = stored | {each.name for each in owner.body if isinstance(each, Function)}
         known |= {each.id for each in ast.walk(owner) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
         named = [
@@ -356,7 +357,8 @@ def misspelt_attribute(module: Module, side: Side) -> Iterator[Place]:
         for node in found:
             if not isinstance(node.ctx, ast.Load) or node.attr in known or len(node.attr) < 5:
                 continue
-            like = next((each for each in sorted(stored) if _misspelt(node.attr, each)), "")
+            unread = {each for each in stored - loaded if each.rstrip("s") == node.attr.rstrip("s")}
+            like = next((each for each in sorted(stored) if each in unread or _misspelt(node.attr, each)), "")
             reads = [each for each in module.nodes(ast.Attribute) if each.attr == node.attr and _of_self(each)]
             called = isinstance(parent := module.parents[node], ast.Call) and parent.func is node
             if node.attr in options and len(reads) == 1 and not called and not _is_set(side, node.attr):

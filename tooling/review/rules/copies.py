@@ -9,7 +9,7 @@ import re
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, own_nodes
+from tooling.python.module import Function, last_name, own_nodes
 from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.conditions import blocks
@@ -71,6 +71,24 @@ _COMMON: Final = frozenset({"0", "1", "2", "a", "b", "i", "j", "n", "old", "new"
 
 def _words(node: ast.expr) -> list[str]:
     return [word for word in re.split(r"[^A-Za-z0-9]+|_", ast.unparse(node)) if word]
+
+
+def wrapped_another(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `if isinstance(until, str): until = [kwargs]`, which makes a list of something else than was asked about."""
+    for node in module.nodes(ast.If):
+        asked = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
+        first = node.body[0]
+        if (
+            not isinstance(asked, ast.Call)
+            or dotted_name(asked.func) != "isinstance"
+            or not isinstance(first, ast.Assign)
+        ):
+            continue
+        name, made = dotted_name(asked.args[0]), first.value
+        items = made.elts if isinstance(made, ast.List | ast.Tuple) and len(made.elts) == 1 else []
+        other = dotted_name(items[0]) if items else ""
+        if name and other and other != name and dotted_name(first.targets[0]) == name and len(node.body) == 1:
+            yield Place(module.path, first.lineno, f"`{name}` is asked about, and `{other}` is put into a list")
 
 
 def key_misspelt(module: Module, _side: Side) -> Iterator[Place]:
@@ -155,7 +173,16 @@ def never_reached(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def maybe_missing(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `re.match(...).group()`, `os.environ.get(...).split()` and `row.get("a")["b"]`: nothing asks for None."""
+    """Find `re.match(...).group()`, `os.environ.get(...).split()` and `row.get("a")["b"]`: nothing asks for None; and
+    `row.get("a") > 1`."""
+    for compared in module.nodes(ast.Compare):
+        call, written = compared.left, ast.unparse(compared.left)
+        gets = (
+            isinstance(call, ast.Call) and last_name(call.func) == "get" and len(call.args) == 1 and not call.keywords
+        )
+        holder = next((each for each in module.around(compared) if isinstance(each, ast.stmt)), compared)
+        if gets and isinstance(compared.ops[0], _ORDERS) and ast.unparse(holder).count(written) == 1:
+            yield Place(module.path, compared.lineno, f"`{written}` may be None, which has no order")
     nodes: list[ast.Attribute | ast.Subscript] = [*module.nodes(ast.Attribute), *module.nodes(ast.Subscript)]
     for node in nodes:
         call = node.value
@@ -173,8 +200,11 @@ def maybe_missing(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"`{ast.unparse(call)}` may be None")
 
 
+_ORDERS: Final = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
+
 RULES: Final = (
     Rule("half-renamed", Severity.HIGH, in_file=half_renamed),
+    Rule("wrapped-another", Severity.HIGH, in_file=wrapped_another),
     Rule("key-misspelt", Severity.HIGH, in_file=key_misspelt),
     Rule("never-reached", Severity.MEDIUM, in_tests=False, in_file=never_reached),
     Rule("maybe-missing", Severity.MEDIUM, in_tests=False, in_file=maybe_missing),

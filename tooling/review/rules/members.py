@@ -58,7 +58,7 @@ _SCOPES: Final = (Function, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp,
 
 
 def _reads(module: Module) -> Iterator[tuple[ast.Name, list[ast.AST]]]:
-    """Yield every name that is read, but for builtins and annotations, with what binds it where it stands."""
+    """Yield every name that is read, but for builtins, with what binds it where it stands."""
     bound = {name: list(nodes) for name, nodes in module.bindings.items()}
     named: list[tuple[str | None, ast.AST]] = [(each.arg, each) for each in module.nodes(ast.arg)]
     named += [(each.name, each) for each in module.nodes(ast.ExceptHandler)]
@@ -78,7 +78,7 @@ def _reads(module: Module) -> Iterator[tuple[ast.Name, list[ast.AST]]]:
         for name in said.names:
             scopes.setdefault(name, []).append((said, None))
     for node in module.nodes(ast.Name):
-        if isinstance(node.ctx, ast.Load) and node.id not in _ALWAYS and not _is_annotation(module, node):
+        if isinstance(node.ctx, ast.Load) and node.id not in _ALWAYS:
             around = set(module.around(node))
             yield node, [binder for binder, scope in scopes.get(node.id, ()) if scope is None or scope in around]
 
@@ -91,7 +91,8 @@ def undefined_name(module: Module, _side: Side) -> Iterator[Place]:
         return
     seen: set[str] = set()
     for node, binders in _reads(module):
-        if not binders and node.id not in seen and not _is_caught(module, node, "NameError"):
+        expected = node.id in seen or _is_annotation(module, node) or _is_caught(module, node, "NameError")
+        if not binders and not expected:
             seen.add(node.id)
             where = "no function around this line" if node.id in module.bindings else "nothing in this file"
             yield Place(module.path, node.lineno, f"{where} defines `{node.id}`")
@@ -131,16 +132,44 @@ def type_only_name(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"`{node.id}` is imported for type checkers only")
 
 
-def _bound_below(module: Module, condition: str) -> list[ast.Name]:
-    """Return the first read of each name that is bound only where a condition of the top level holds."""
-    branches = (node for node in module.tree.body if isinstance(node, ast.If))
-    asked = [node for node in branches if re.fullmatch(condition, ast.unparse(node.test))]
-    inside = {node for one in asked for each in one.body for node in ast.walk(each)}
+def optional_in_annotation(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a name of a package that may be missing in an annotation that Python evaluates to define a function."""
+    late = module.imported.get("annotations") == "__future__.annotations"
+    for node in _bound_below(module, _OPTIONAL, annotations=True) if not late else ():
+        yield Place(module.path, node.lineno, f"`{node.id}` may not be there, and the annotation is evaluated")
+
+
+_OPTIONAL: Final = (
+    r"\w*is_\w+_available\(.*\)|\w*HAS_\w+|\w+_AVAILABLE|except .*(Import|ModuleNotFound)Error.*|LazyImport.*"
+)
+
+
+def _bound_below(module: Module, condition: str, *, annotations: bool = False) -> list[ast.Name]:
+    """Return the first read of each name that is bound only where a condition of the top level holds; or, if asked, in
+    an annotation that is evaluated."""
+    inside: set[ast.AST] = set()
+    for node in module.tree.body:
+        asked = ast.unparse(node.test) if isinstance(node, ast.If) else ""
+        if isinstance(node, ast.Try) and not any(isinstance(each.body[-1], ast.Raise) for each in node.handlers):
+            asked = "".join(f"except {ast.unparse(each.type)}" for each in node.handlers if each.type is not None)
+        elif isinstance(node, ast.With):
+            asked = ast.unparse(node.items[0])
+        if isinstance(node, ast.If | ast.Try | ast.With) and re.fullmatch(condition, asked):
+            inside |= {part for each in node.body for part in ast.walk(each)}
     reads: dict[str, ast.Name] = {}
-    for node, binders in _reads(module) if inside else ():
-        if node not in inside and binders and inside.issuperset(binders):
-            reads.setdefault(node.id, node)
+    for name, binders in _reads(module) if inside else ():
+        wanted = _is_annotation(module, name) is annotations and (not annotations or _is_evaluated(module, name))
+        if wanted and name not in inside and binders and inside.issuperset(binders):
+            reads.setdefault(name.id, name)
     return sorted(reads.values(), key=lambda node: node.lineno)
+
+
+def _is_evaluated(module: Module, node: ast.AST) -> bool:
+    """Whether an annotation is one of a class, or of a function that is always defined when the file is loaded."""
+    function = module.function_of(node)
+    body = function.body if isinstance(function, Function) else []
+    outer = module.function_of(function) if function is not None else None
+    return outer is None and not any(each in body or isinstance(each, ast.If | ast.Try) for each in module.around(node))
 
 
 def _is_imported(side: Side, module: Module) -> bool:
@@ -265,6 +294,8 @@ def handed_on(call: ast.Call) -> ast.Call:
     at, given = _HANDS.get(name, 0), call.args
     passed: ast.expr | None
     words: ast.expr | None
+    if name == "partial" and given:
+        return ast.copy_location(ast.Call(given[0], given[1:], call.keywords), call)
     if name in _STARTS and "target" in named:
         function, passed, words = named["target"], named.get("args"), named.get("kwargs")
     elif name == "apply_async" and given:
@@ -302,14 +333,16 @@ def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
         attributes = (node for node in ast.walk(owner) if isinstance(node, ast.Attribute)) if made else ()
         stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
         for method in (each for found in made.values() for each in found if _takes_self(each)):
-            for node in (handed_on(each) for each in own_nodes(method) if isinstance(each, ast.Call)):
+            for written in (each for each in own_nodes(method) if isinstance(each, ast.Call)):
+                node, partial = handed_on(written), last_name(written.func) == "partial"
                 if not is_self_read(node.func):
                     continue
                 target = made.get(last_name(node.func), [])
                 body = target[0].body if len(target) == 1 else []
                 stub = all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in body)
                 plain = not stub and not target[0].decorator_list
-                problem = why_refused(written_signature(target[0].args, bound=True), node) if plain else ""
+                taken = written_signature(target[0].args, bound=True) if plain else None
+                problem = why_refused(taken, node, partial=partial) if taken is not None else ""
                 # `self.step = jit(self.step)` sets an attribute of the same name.
                 if problem and last_name(node.func) not in stored:
                     evidence = f"{module.path}:{target[0].lineno}"
@@ -320,6 +353,7 @@ RULES = (
     Rule("undefined-name", Severity.HIGH, in_file=undefined_name),
     Rule("main-only-name", Severity.HIGH, in_file=main_only_name),
     Rule("type-only-name", Severity.HIGH, in_file=type_only_name),
+    Rule("optional-in-annotation", Severity.MEDIUM, in_file=optional_in_annotation),
     Rule("unknown-self-attribute", Severity.HIGH, in_file=unknown_self),
     Rule("method-mismatch", Severity.HIGH, in_file=method_mismatch),
 )

@@ -80,7 +80,8 @@ def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
             continue
         owner, definition = target
         signature = side.signature(name, definition)
-        problem = why_refused(signature, node) if signature is not None else ""
+        partial = last_name(written.func) == "partial"
+        problem = why_refused(signature, node, partial=partial) if signature is not None else ""
         root = ast.unparse(node.func).partition(".")[0]
         if len(module.bindings.get(root, ())) > 1:
             continue  # two functions import two things under one name
