@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, own_nodes
 from tooling.python.symbols.calls import positional, written_signature
 from tooling.review.records import Place, Rule, Severity
+from tooling.review.rules.inheritance import inherited
+from tooling.review.rules.members import subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -361,7 +363,13 @@ def misspelt_attribute(module: Module, side: Side) -> Iterator[Place]:
             like = next((each for each in sorted(stored) if each in unread or _misspelt(node.attr, each)), "")
             reads = [each for each in module.nodes(ast.Attribute) if each.attr == node.attr and _of_self(each)]
             called = isinstance(parent := module.parents[node], ast.Call) and parent.func is node
-            if node.attr in options and len(reads) == 1 and not called and not _is_set(side, node.attr):
+            alone = (
+                node.attr in options
+                and len(reads) == 1
+                and not called
+                and not inherited(side, module, owner, node.attr)
+            )
+            if alone and next(subclasses(side, owner.name), None) is None:
                 said = f"nothing sets `self.{node.attr}`; `{owner.name}` reads `{options[node.attr]}`"
                 yield Place(module.path, node.lineno, said)
             # Text of the name anywhere else says that somebody knows it.
@@ -374,12 +382,6 @@ def misspelt_attribute(module: Module, side: Side) -> Iterator[Place]:
 
 
 _OPTIONS: Final = re.compile(r"^self\.\w*(?:args|config|cfg|settings)\.\w+$")
-
-
-def _is_set(side: Side, name: str) -> bool:
-    """Whether something in the repository sets an attribute of that name on itself, or defines a function of it."""
-    spelt = re.compile(rf"\bself\.{name}\b[^=\n]*=[^=]|\bdef {name}\b")
-    return any(spelt.search(side.text(path) or "") for path in side.grep([name], "*.py"))
 
 
 def _of_self(node: ast.Attribute) -> bool:
