@@ -48,45 +48,13 @@ if TYPE_CHECKING:
     from tooling.review.records import Rule
 
 
-FAMILIES: Final = {
-    "alignment": alignment.RULES,
-    "asynchrony": asynchrony.RULES,
-    "command_lines": command_lines.RULES,
-    "completeness": completeness.RULES,
-    "conditions": conditions.RULES,
-    "configuration": configuration.RULES,
-    "contradictions": contradictions.RULES,
-    "copies": copies.RULES,
-    "distributed": distributed.RULES,
-    "imports": imports.RULES,
-    "inheritance": inheritance.RULES,
-    "invariants": invariants.RULES,
-    "kept": kept.RULES,
-    "kinds": kinds.RULES,
-    "leftovers": leftovers.RULES,
-    "lifetimes": lifetimes.RULES,
-    "linted": linted.RULES,
-    "loops": loops.RULES,
-    "members": members.RULES,
-    "messages": messages.RULES,
-    "numerics": numerics.RULES,
-    "options": options.RULES,
-    "outcomes": outcomes.RULES,
-    "paths": paths.RULES,
-    "ranks": ranks.RULES,
-    "readings": readings.RULES,
-    "references": references.RULES,
-    "regressions": regressions.RULES,
-    "reproducibility": reproducibility.RULES,
-    "rewards": rewards.RULES,
-    "robustness": robustness.RULES,
-    "security": security.RULES,
-    "services": services.RULES,
-    "testing": testing.RULES,
-    "trajectories": trajectories.RULES,
-    "typed": typed.RULES,
-    "yaml_keys": yaml_keys.RULES,
-}
+_MODULES: Final = (
+    *(alignment, asynchrony, command_lines, completeness, conditions, configuration, contradictions, copies),
+    *(distributed, imports, inheritance, invariants, kept, kinds, leftovers, lifetimes, linted, loops, members),
+    *(messages, numerics, options, outcomes, paths, ranks, readings, references, regressions, reproducibility),
+    *(rewards, robustness, security, services, testing, trajectories, typed, yaml_keys),
+)
+FAMILIES: Final = {each.__name__.rpartition(".")[2]: each.RULES for each in _MODULES}
 RULES: Final[dict[str, Rule]] = {rule.id: rule for rules in FAMILIES.values() for rule in rules}
 
 

@@ -35,20 +35,9 @@ _OFF: Final = re.compile(r"\bnot\b|!=|(?<![a-z])no_|disable|without|(?:==|<=) ?0
 """Conditions that hold where a device is not there."""
 _LOADED_LATER: Final = frozenset(
     [
-        "concurrent.futures",
-        "http.client",
-        "http.server",
-        "importlib.metadata",
-        "importlib.resources",
-        "importlib.util",
-        "logging.config",
-        "logging.handlers",
-        "unittest.mock",
-        "urllib.error",
-        "urllib.parse",
-        "urllib.request",
-        "xml.dom",
-        "xml.etree",
+        *("concurrent.futures", "http.client", "http.server", "importlib.metadata", "importlib.resources"),
+        *("importlib.util", "logging.config", "logging.handlers", "unittest.mock", "urllib.error"),
+        *("urllib.parse", "urllib.request", "xml.dom", "xml.etree"),
     ]
 )
 """Modules that importing their package does not load."""

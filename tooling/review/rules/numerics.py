@@ -20,16 +20,8 @@ _MASK = re.compile(r"(^|_)mask(s|ed)?($|_)|^m$")
 _HOT = re.compile(r"^(forward|backward|step|optimizer_step)$|(^|_)(train_batch|train_step|training_step|loss_fn)$")
 _PURE = frozenset(
     [
-        "clamp",
-        "masked_fill",
-        "detach",
-        "unsqueeze",
-        "squeeze",
-        "contiguous",
-        "permute",
-        "expand",
-        "masked_select",
-        "cumsum",
+        *("clamp", "masked_fill", "detach", "unsqueeze", "squeeze", "contiguous", "permute", "expand"),
+        *("masked_select", "cumsum"),
     ]
 )
 _PLATFORM = re.compile(r"^current_(platform|accelerator|device_type)$")

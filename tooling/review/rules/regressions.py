@@ -108,14 +108,8 @@ def await_dropped(comparison: Comparison) -> Iterator[Place]:
 
 _TAKERS: Final = frozenset(
     [
-        "as_completed",
-        "create_task",
-        "ensure_future",
-        "gather",
-        "run_coroutine_threadsafe",
-        "shield",
-        "start_soon",
-        "wait",
+        *("as_completed", "create_task", "ensure_future", "gather", "run_coroutine_threadsafe", "shield"),
+        *("start_soon", "wait"),
     ]
 )
 """Calls that coroutines are collected for."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.module import Function, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
+from tooling.review.rules.conditions import blocks
 from tooling.review.rules.messages import is_kept, made_name
 
 if TYPE_CHECKING:
@@ -106,13 +107,10 @@ def reraised(module: Module, _side: Side) -> Iterator[Place]:
 
 def dead_assignment(module: Module, _side: Side) -> Iterator[Place]:
     """Find a computed value that the next statement replaces."""
-    for kind in (ast.Module, *Function.__args__, ast.If, ast.For, ast.While, ast.With):
-        for node in module.nodes(kind):
-            for body in (node.body, getattr(node, "orelse", [])):
-                for one, other in pairwise(body):
-                    name = _replaced(one, other)
-                    if name:
-                        yield Place(module.path, one.lineno, f"`{name}` is replaced before anybody reads it")
+    for one, other in (pair for block in blocks(module) for pair in pairwise(block)):
+        name = _replaced(one, other)
+        if name:
+            yield Place(module.path, one.lineno, f"`{name}` is replaced before anybody reads it")
 
 
 def _replaced(one: ast.stmt, other: ast.stmt) -> str:
