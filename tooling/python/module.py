@@ -17,7 +17,6 @@ from tooling.python.source import (
     dotted_name,
     each_statement,
     methods_in,
-    package_of,
     parsed,
 )
 
@@ -241,7 +240,8 @@ class Module:
 
     def absolute(self, node: ast.ImportFrom) -> str:
         """Return the module an import names, relative ones resolved."""
-        return absolute(package_of(self.path), node.level, node.module or "")
+        package = self.package if self.path.endswith("__init__.py") else self.package.rpartition(".")[0]
+        return absolute(package, node.level, node.module or "")
 
     def dotted(self, node: ast.expr) -> str:
         """Resolve a name: `dist.all_reduce` stands for "torch.distributed.all_reduce"; "" for other expressions."""

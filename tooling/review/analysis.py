@@ -117,7 +117,7 @@ def _changed(comparison: Comparison) -> dict[str, str]:
             if module is None or not isinstance(node, Function | ast.ClassDef):
                 continue
             if not file.added.isdisjoint(range(node.lineno, (node.end_lineno or node.lineno) + 1)):
-                found[f"{module.package.removeprefix('src.')}.{name}"] = f"{file.path}::{name}"
+                found[f"{module.package}.{name}"] = f"{file.path}::{name}"
     return {name: symbol for name, symbol in found.items() if name.count(".")}
 
 

@@ -252,6 +252,32 @@ def test_what_another_thread_is_handed_fits_its_function(world):
     assert found == [6 + 2 * number for number in range(len(bad))]
 
 
+def test_names_below_a_source_folder_are_followed(world):
+    use = "from .work import work, gone\n\n\ndef f(x):\n    return g(x, 1), work(x)\n\n\ndef g(x):\n    return x\n"
+    world.commit({"src/pkg/__init__.py": "", "src/pkg/work.py": "def work(a, b):\n    return a + b\n"})
+    world.commit({"src/pkg/use.py": use})
+    assert world.found() == [
+        ("unresolved-import", "src/pkg/use.py", 1),
+        ("signature-mismatch", "src/pkg/use.py", 5),
+        ("signature-mismatch", "src/pkg/use.py", 5),
+    ]
+
+
+def test_tables_of_what_is_imported_on_demand_name_what_is_there(world):
+    lazy = (
+        "_LAZY = {\n    'Engine': '.engine',\n    'Gone': 'pkg.engine',\n    'Nothing': '.nowhere',\n    'x': 'y',\n}\n"
+    )
+    structure = "_import_structure = {\n    'engine': ['Engine', 'Gone'],\n    'nowhere': ['State'],\n}\n"
+    world.commit({"pkg/engine.py": "class Engine:\n    pass\n", "pkg/sub/engine.py": "class Engine:\n    pass\n"})
+    world.commit({"pkg/__init__.py": lazy, "pkg/sub/__init__.py": structure})
+    assert sorted((path, line) for rule, path, line in world.found() if rule == "unresolved-import") == [
+        ("pkg/__init__.py", 3),
+        ("pkg/__init__.py", 4),
+        ("pkg/sub/__init__.py", 2),
+        ("pkg/sub/__init__.py", 3),
+    ]
+
+
 def test_a_program_of_click_takes_its_arguments_from_the_command_line(world):
     made = "import click\n\n\n@click.command()\n@click.option('--host')\ndef main(host):\n    print(host)\n\n\n"
     world.commit({"pkg/__init__.py": "", "pkg/program.py": f"{made}if __name__ == '__main__':\n    main()\n"})

@@ -97,7 +97,8 @@ class Side:
             key = (path, text or "")
             if text is not None and key not in self._parsed:
                 tree = parse(text)
-                self._parsed[key] = Module(path, tree, module_name(path)[0], text) if tree is not None else None
+                name = module_name(self.below_source(path))[0]
+                self._parsed[key] = Module(path, tree, name, text) if tree is not None else None
             self._modules[path] = self._parsed[key] if text is not None else None
         return self._modules[path]
 
@@ -128,12 +129,16 @@ class Side:
     @cached_property
     def packages(self) -> Mapping[str, str]:
         """Dotted module -> file, for the modules below top-level packages (and below src/)."""
-        return {module_name(path.removeprefix("src/"))[0]: path for path in sorted(self.paths) if path.endswith(".py")}
+        return {module_name(self.below_source(path))[0]: path for path in sorted(self.paths) if path.endswith(".py")}
+
+    def below_source(self, path: str) -> str:
+        """Return a path without the `src/` that packages may lie in; where that is a package, its name counts."""
+        return path if "src/__init__.py" in self.paths else path.removeprefix("src/")
 
     @cached_property
     def roots(self) -> frozenset[str]:
         """Top-level names that are ours: folders with an `__init__.py`."""
-        inits = [PurePosixPath(path.removeprefix("src/")) for path in self.paths if path.endswith("/__init__.py")]
+        inits = [PurePosixPath(self.below_source(path)) for path in self.paths if path.endswith("/__init__.py")]
         return frozenset(path.parts[0] for path in inits if len(path.parts) == 2)
 
     @cached_property
@@ -255,7 +260,7 @@ class SideTree:
 
     def __init__(self, side: Side) -> None:
         self._side = side
-        self._paths = {path.removeprefix("src/"): path for path in side.packages.values()}
+        self._paths = {side.below_source(path): path for path in side.packages.values()}
 
     def files(self) -> Sequence[str]:
         """Sorted paths of the Python files."""

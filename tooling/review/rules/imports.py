@@ -126,7 +126,7 @@ def test_in_library(module: Module, side: Side) -> Iterator[Place]:
         path = side.packages.get(origin, "")
         at_top = all(isinstance(each, ast.Module) for each in module.around(node))
         root = origin.partition(".")[0]
-        same = root in side.roots and module.path.removeprefix("src/").partition("/")[0] == root
+        same = root in side.roots and module.package.partition(".")[0] == root
         # `pkg/test_time.py` is installed like the modules beside it.
         if at_top and same and {"test", "tests"} & set(path.split("/")[:-1]):
             yield Place(

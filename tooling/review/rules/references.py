@@ -8,6 +8,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name
+from tooling.python.source import string_of
 from tooling.python.symbols.calls import why_refused
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.members import handed_on, members_of
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 
 
 def unresolved_import(module: Module, side: Side) -> Iterator[Place]:
-    """`from ours.module import name` where there is no such module or name."""
+    """`from ours.module import name` where there is no such module or name, and tables of what to import on demand."""
+    for line, origin, name in _on_demand(module, side):
+        problem = _missing(side, origin, name)
+        if problem:
+            yield Place(module.path, line, problem, side.packages.get(origin, ""))
     for node in module.nodes(ast.ImportFrom):
         origin = module.absolute(node)
         if not _is_ours(origin, side) or _is_guarded(module, node):
@@ -35,6 +40,23 @@ def unresolved_import(module: Module, side: Side) -> Iterator[Place]:
             known = alias.name in side.packages or alias.name in side.folders
             if _is_ours(alias.name, side) and not known and not _is_guarded(module, plain):
                 yield Place(module.path, plain.lineno, f"there is no module `{alias.name}`")
+
+
+def _on_demand(module: Module, side: Side) -> Iterator[tuple[int, str, str]]:
+    """Yield line, module and name of `_LAZY = {"Engine": ".engine"}` and `_import_structure = {"base": ["Engine"]}`."""
+    for variable, table in module.values.items():
+        if not _LAZY.search(variable) or not isinstance(table, ast.Dict):
+            continue
+        for key, value in zip(table.keys, table.values, strict=True):
+            first, second = string_of(key), string_of(value)
+            if first and second and (second.startswith(".") or _is_ours(second, side)):
+                yield value.lineno, f"{module.package}{second}" if second.startswith(".") else second, first
+            elif first and isinstance(value, ast.List):
+                names = [(each.lineno, string_of(each)) for each in value.elts]
+                yield from ((line, f"{module.package}.{first.lstrip('.')}", name) for line, name in names if name)
+
+
+_LAZY: Final = re.compile(r"lazy|import_structure", re.IGNORECASE)
 
 
 def _is_ours(name: str, side: Side) -> bool:
