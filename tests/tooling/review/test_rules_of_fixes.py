@@ -252,6 +252,25 @@ def test_what_another_thread_is_handed_fits_its_function(world):
     assert found == [6 + 2 * number for number in range(len(bad))]
 
 
+def test_projects_of_one_repository_have_names_of_their_own(world):
+    package = {"__init__.py": "", "work.py": "def work(a, b):\n    return a + b\n"}
+    row = (
+        "from typing import TypedDict\n\n\nclass Row(TypedDict):\n    a: int\n\n\ndef f():\n    return Row({'a': 1})\n"
+    )
+    world.commit({"one/pyproject.toml": "", "two/setup.py": "print(1)\n", "two/src/lib/__init__.py": ""})
+    world.commit({f"one/pkg/{name}": text for name, text in package.items()} | {"two/src/lib/row.py": row})
+    world.commit(
+        {"one/pkg/use.py": "from pkg.work import work, gone\n\nwork(1)\n", "two/src/lib/use.py": "import lib.gone\n"}
+    )
+    assert world.found() == [
+        ("unresolved-import", "one/pkg/use.py", 1),
+        ("unresolved-import", "two/src/lib/use.py", 1),
+        ("signature-mismatch", "one/pkg/use.py", 3),
+    ]
+    world.commit({"two/src/lib/row.py": f"{row}\n\ndef g():\n    return Row()\n"})
+    assert world.found() == []
+
+
 def test_names_below_a_source_folder_are_followed(world):
     use = "from .work import work, gone\n\n\ndef f(x):\n    return g(x, 1), work(x)\n\n\ndef g(x):\n    return x\n"
     world.commit({"src/pkg/__init__.py": "", "src/pkg/work.py": "def work(a, b):\n    return a + b\n"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import stat
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 INDEX, WORK_TREE = ":index", ":worktree"
 MAX_BYTES = 2_000_000
 """Files over this size are data or generated."""
+_MANIFESTS = ("pyproject.toml", "setup.py")
 _MOST_MODULES = 100
 """Modules that a name is followed through."""
 
@@ -132,8 +134,22 @@ class Side:
         return {module_name(self.below_source(path))[0]: path for path in sorted(self.paths) if path.endswith(".py")}
 
     def below_source(self, path: str) -> str:
-        """Return a path without the `src/` that packages may lie in; where that is a package, its name counts."""
-        return path if "src/__init__.py" in self.paths else path.removeprefix("src/")
+        """Return a path as packages are named: without `src/`, or the folder of a project among several."""
+        return self._below.get(path, path)
+
+    @cached_property
+    def _below(self) -> dict[str, str]:
+        manifests = {path.removesuffix(name) for path in self.paths for name in _MANIFESTS if path.endswith(f"/{name}")}
+        folders = {"src/", *manifests, *(f"{each}src/" for each in manifests)}
+        # A folder that is a package is part of the name, and so is one that tells two files of a name apart.
+        sources = sorted((each for each in folders if f"{each}__init__.py" not in self.paths), key=len, reverse=True)
+        found = {}
+        for path in self.paths:
+            source = next((each for each in sources if path.startswith(each)), "")
+            if path.endswith(".py") and source:
+                found[path] = path.removeprefix(source)
+        count = Counter([*found.values(), *(self.paths - found.keys())])
+        return {path: below for path, below in found.items() if count[below] == 1}
 
     @cached_property
     def roots(self) -> frozenset[str]:
@@ -248,6 +264,10 @@ class Side:
         marks = (each.func if isinstance(each, ast.Call) else each for each in definition.decorator_list)
         if any(last_name(each) in {"command", "group"} for each in marks):
             return None  # a program of click: its arguments come from the command line
+        home = self.definition(name)
+        bases = self.lineage(home[0], definition)[1] if home and isinstance(definition, ast.ClassDef) else []
+        if any(each.endswith("TypedDict") for each in bases):
+            return None  # takes whatever it is given when it is run
         found = self.symbols.resolve(name)
         if not isinstance(found, Found) or found.symbol.line != definition.lineno:
             return None
