@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from tooling.python.module import Function, last_name, own_nodes
+from tooling.python.module import Function, keyword, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
 
 if TYPE_CHECKING:
@@ -109,6 +109,45 @@ def shifted_alike(module: Module, _side: Side) -> Iterator[Place]:
                 yield Place(module.path, node.lineno, message)
 
 
+_ABOUT_TARGETS = re.compile(r"(^|_)(labels?|targets?)$")
+_IDS = re.compile(r"(^|_)(input_ids|labels?|tokens|token_ids|targets?)$")
+_ROLLED = re.compile(r"(^|_)(input_ids|labels|tokens|token_ids|sequences|logprobs|loss_mask)$")
+
+
+def cut_at_wrong_end(module: Module, _side: Side) -> Iterator[Place]:
+    """Find logits without their first position, and labels made of tokens without the last one: the logits of a
+    position speak of the token behind it."""
+    for node in module.nodes(ast.Subscript):
+        name, statement = _key(node.value) or last_name(node.value), module.parents.get(node)
+        if not isinstance(node.ctx, ast.Load) or not (cut := _slice_of_tokens(node)):
+            continue
+        last = (
+            isinstance(node.slice, ast.Tuple) and ast.unparse(node.slice.elts[-1]) == cut and len(node.slice.elts) > 2
+        )
+        if name.endswith("logits") and cut == "1:" and not last:
+            yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` drops the logits of the second token")
+        while isinstance(statement, ast.Attribute | ast.Call) and node not in getattr(statement, "args", ()):
+            statement = module.parents.get(statement)
+        target = last_name(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+        if cut == ":-1" and _ABOUT_TARGETS.search(target) and _IDS.search(name):
+            yield Place(module.path, node.lineno, f"`{target}` are cut at the end: each position has its own token")
+    for call in module.nodes(ast.Call):
+        by = keyword(call, "shifts") or (call.args[1] if len(call.args) > 1 else None)
+        forward = last_name(call.func) == "roll" and by is not None and ast.unparse(by) == "1"
+        rolled = _key(call.args[0]) if forward and call.args else ""
+        if _ROLLED.search(rolled):
+            said = f"`{ast.unparse(call)}` gives each position the token before it, and not the one that follows"
+            yield Place(module.path, call.lineno, said)
+    for function in module.functions():
+        cuts = [(each, _slice_of_tokens(each)) for each in own_nodes(function) if isinstance(each, ast.Subscript)]
+        labels = [each for each, cut in cuts if cut == "1:" and _IDS.search(_key(each.value))]
+        masks = [(each, cut) for each, cut in cuts if cut in {"1:", ":-1"} and _LOSS_MASK.search(_key(each.value))]
+        wrong = [each for each, cut in masks if cut == ":-1"]
+        if labels and wrong and len(wrong) == len(masks):
+            said = f"`{ast.unparse(wrong[0])}` and `{ast.unparse(labels[0])}` are cut at different ends"
+            yield Place(module.path, wrong[0].lineno, said)
+
+
 def mask_not_shifted(module: Module, _side: Side) -> Iterator[Place]:
     """Find labels rolled by one, and the mask of the same batch used as it came."""
     for function in module.functions():
@@ -154,5 +193,6 @@ def _weighs(module: Module, function: Function, node: ast.expr) -> bool:
 RULES = (
     Rule("roll-across-rows", Severity.HIGH, in_file=roll_without_dims),
     Rule("shifted-alike", Severity.HIGH, in_file=shifted_alike),
+    Rule("cut-at-wrong-end", Severity.HIGH, in_file=cut_at_wrong_end),
     Rule("mask-not-shifted", Severity.HIGH, in_file=mask_not_shifted),
 )

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Final
 from tooling.review.rules import (
     alignment,
     asynchrony,
+    bounds,
     command_lines,
     completeness,
     conditions,
     configuration,
     contradictions,
     copies,
+    dimensions,
     distributed,
     imports,
     inheritance,
@@ -41,6 +43,7 @@ from tooling.review.rules import (
     testing,
     trajectories,
     typed,
+    waits,
     yaml_keys,
 )
 
@@ -48,13 +51,48 @@ if TYPE_CHECKING:
     from tooling.review.records import Rule
 
 
-_MODULES: Final = (
-    *(alignment, asynchrony, command_lines, completeness, conditions, configuration, contradictions, copies),
-    *(distributed, imports, inheritance, invariants, kept, kinds, leftovers, lifetimes, linted, loops, members),
-    *(messages, numerics, options, outcomes, paths, ranks, readings, references, regressions, reproducibility),
-    *(rewards, robustness, security, services, testing, trajectories, typed, yaml_keys),
-)
-FAMILIES: Final = {each.__name__.rpartition(".")[2]: each.RULES for each in _MODULES}
+FAMILIES: Final = {
+    "alignment": alignment.RULES,
+    "asynchrony": asynchrony.RULES,
+    "bounds": bounds.RULES,
+    "command_lines": command_lines.RULES,
+    "completeness": completeness.RULES,
+    "conditions": conditions.RULES,
+    "configuration": configuration.RULES,
+    "contradictions": contradictions.RULES,
+    "copies": copies.RULES,
+    "dimensions": dimensions.RULES,
+    "distributed": distributed.RULES,
+    "imports": imports.RULES,
+    "inheritance": inheritance.RULES,
+    "invariants": invariants.RULES,
+    "kept": kept.RULES,
+    "kinds": kinds.RULES,
+    "leftovers": leftovers.RULES,
+    "lifetimes": lifetimes.RULES,
+    "linted": linted.RULES,
+    "loops": loops.RULES,
+    "members": members.RULES,
+    "messages": messages.RULES,
+    "numerics": numerics.RULES,
+    "options": options.RULES,
+    "outcomes": outcomes.RULES,
+    "paths": paths.RULES,
+    "ranks": ranks.RULES,
+    "readings": readings.RULES,
+    "references": references.RULES,
+    "regressions": regressions.RULES,
+    "reproducibility": reproducibility.RULES,
+    "rewards": rewards.RULES,
+    "robustness": robustness.RULES,
+    "security": security.RULES,
+    "services": services.RULES,
+    "testing": testing.RULES,
+    "trajectories": trajectories.RULES,
+    "typed": typed.RULES,
+    "waits": waits.RULES,
+    "yaml_keys": yaml_keys.RULES,
+}
 RULES: Final[dict[str, Rule]] = {rule.id: rule for rules in FAMILIES.values() for rule in rules}
 
 

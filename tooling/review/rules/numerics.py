@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes, parameters
+from tooling.python.module import Function, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.distributed import collective
 
@@ -34,6 +34,9 @@ _PURE_TEXT = frozenset(
 )
 
 
+_CASTS = frozenset({"bfloat16", "bool", "flatten", "float", "int", "long", "reshape", "to", "view"})
+
+
 def _is_mask(node: ast.expr) -> bool:
     """`mask`, `loss_mask`, `batch["loss_mask"]`, `~mask`, `mask.float()`."""
     if isinstance(node, ast.UnaryOp):
@@ -42,7 +45,7 @@ def _is_mask(node: ast.expr) -> bool:
         key = node.slice
         return (isinstance(key, ast.Constant) and bool(_MASK.search(str(key.value)))) or _is_mask(node.value)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr in {"float", "bool", "int", "long", "to", "bfloat16"} and _is_mask(node.func.value)
+        return node.func.attr in _CASTS and _is_mask(node.func.value)
     return bool(_MASK.search(last_name(node)))
 
 
@@ -80,31 +83,94 @@ def _guarded(module: Module, node: ast.BinOp) -> bool:
 
 
 def unmasked_numerator(module: Module, _side: Side) -> Iterator[Place]:
-    """`loss.sum() / mask.sum()` of a parameter that nothing has masked."""
+    """`loss.sum() / mask.sum()` of a value that nothing in the function has masked."""
     for node in module.nodes(ast.BinOp):
         function = module.function_of(node)
-        if not isinstance(node.op, ast.Div) or not isinstance(function, Function):
+        summed = _summed(node.left) if isinstance(node.op, ast.Div) else None
+        if summed is None or not isinstance(function, Function):
             continue
-        denominator = node.right
-        if isinstance(denominator, ast.Name):
-            assigned = [each for each in own_nodes(function) if isinstance(each, ast.Assign)]
-            named = [each.value for each in assigned if ast.unparse(each.targets[0]) == denominator.id]
-            denominator = named[0] if len(named) == 1 else denominator
-        while isinstance(denominator, ast.Call) and last_name(denominator.func) in {"clamp", "clamp_min"}:
-            denominator = denominator.func.value if isinstance(denominator.func, ast.Attribute) else denominator
-            if isinstance(denominator, ast.Call) and last_name(denominator.func) in {"sum", "count_nonzero"}:
-                break
-        summed = _summed_name(node.left)
-        names = (each for each in own_nodes(function) if isinstance(each, ast.Name))
-        stored = any(each.id == summed and isinstance(each.ctx, ast.Store) for each in names)
-        if _count_of_mask(denominator) and summed in parameters(function) and not stored:
-            yield Place(module.path, node.lineno, f"`{summed}` is summed whole, and divided by a count of the mask")
+        count = node.right
+        while count is not (inner := _without_floor(count, function)):
+            count = inner
+        counted, text = _summed(count), ast.unparse(summed)
+        if counted is None or not _is_mask(counted):
+            continue
+        products = [
+            each for each in own_nodes(function) if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)
+        ]
+        # What is multiplied by a mask elsewhere, and not for good, is not masked by itself.
+        bare = any(ast.unparse(each.left) == text and _MASKS.search(ast.unparse(each.right)) for each in products)
+        bare &= not any(_MASKS.search(ast.unparse(each)) for each in _given(function, text))
+        if bare or not _is_masked(summed, function):
+            said = f"`{text}` is summed whole, and divided by a count of the mask"
+            yield Place(module.path, node.lineno, said)
 
 
-def _summed_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sum":
-        return node.func.value.id if isinstance(node.func.value, ast.Name) else ""
-    return ""
+def _without_floor(node: ast.expr, function: Function) -> ast.expr:
+    """Return `n` of `n.clamp(min=1)`, `torch.clamp(n, 1)`, `max(n, 1)`, `n + 1e-8`, and the one value of a name."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return node.left
+    if isinstance(node, ast.Call) and last_name(node.func) in {"clamp", "clamp_min", "max", "maximum"}:
+        foreign = not isinstance(node.func, ast.Attribute) or last_name(node.func.value) in _LIBRARIES
+        return node.func.value if isinstance(node.func, ast.Attribute) and not foreign else (*node.args, node)[0]
+    given = _given(function, node.id) if isinstance(node, ast.Name) else []
+    return given[0].value if len(given) == 1 and isinstance(given[0], ast.Assign) else node
+
+
+_LIBRARIES: Final = frozenset({"torch", "np", "numpy", "jnp"})
+_MASKS: Final = re.compile(r"(?<!attention_)mask")
+"""What a model is given to attend to leaves nothing out of what it returns."""
+_SELECTS: Final = re.compile(rf"{_MASKS.pattern}|where|valid|ignore|nonzero|pad(?!_token)|filter|weight")
+"""Words of an expression that leaves something out, or may."""
+
+
+def _summed(node: ast.expr) -> ast.expr | None:
+    """Return `x` of `x.sum(-1)`, `torch.sum(x, 1)` and `-x.sum().float()`; None of everything else."""
+    if isinstance(node, ast.UnaryOp):
+        return _summed(node.operand)
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    if node.func.attr in {"float", "item", "to"}:
+        return _summed(node.func.value)
+    if node.func.attr not in {"sum", "count_nonzero"}:
+        return None
+    return (*node.args, None)[0] if last_name(node.func.value) in _LIBRARIES else node.func.value
+
+
+def _given(function: Function, name: str) -> list[ast.stmt]:
+    """Return the statements that give a name a value, or change it: `x = ...`, `x *= ...`, `x[i] = ...`, `for x in`."""
+    kinds = ast.Assign | ast.AugAssign | ast.AnnAssign | ast.For | ast.With
+    stored = [each for each in own_nodes(function) if isinstance(each, kinds)]
+    parts = {each: getattr(each, "targets", [getattr(each, "target", each)]) for each in stored}
+    return [one for one in stored if any(name == _root(part) for each in parts[one] for part in ast.walk(each))]
+
+
+def _root(node: ast.AST) -> str:
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_masked(value: ast.expr, function: Function, depth: int = 5) -> bool:
+    """Whether an expression, or what its names were given, speaks of a mask. What nobody gave is as it came."""
+    if _SELECTS.search(ast.unparse(value)):
+        return True
+    names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)} if depth else set()
+    for name in names:
+        for each in _given(function, name):
+            sources = [getattr(each, "value", None)]
+            if isinstance(each, ast.For):
+                # `for loss, mask in zip(losses, masks)`: what stands in the same place
+                over = each.iter.args if isinstance(each.iter, ast.Call) and last_name(each.iter.func) == "zip" else []
+                to = each.target.elts if isinstance(each.target, ast.Tuple) else []
+                sources = [one for one, part in zip(over, to, strict=False) if _root(part) == name] or [each.iter]
+            elif _SELECTS.search(ast.unparse(each)):
+                return True
+            for source in sources:
+                own = source is not None and any(_root(part) == name for part in ast.walk(source))
+                if source is None or (not own and _is_masked(source, function, depth - 1)):
+                    return True
+    return not depth
 
 
 def dropped_result(module: Module, _side: Side) -> Iterator[Place]:

@@ -1,0 +1,172 @@
+"""Rules about bounds, dimensions and waits: each finds its cases and nothing beside them."""
+
+from __future__ import annotations
+
+import pytest
+
+QUEUE = "import queue\n\n\ndef f(rows, check, stop):\n"
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "timeout-never-comes": (
+        [
+            f"{QUEUE}    try:\n        return rows.get()\n    except queue.Empty:\n        check()\n",
+            "def f(process):\n    process.join()\n    if process.is_alive():\n        process.kill()\n",
+            "import ray\n\n\ndef f(refs):\n    done, left = ray.wait(refs, num_returns=len(refs))\n"
+            "    return len(left)\n",
+        ],
+        [
+            f"{QUEUE}    try:\n        return rows.get(timeout=1)\n    except queue.Empty:\n        check()\n",
+            "def f(process):\n    process.join(10)\n    if process.is_alive():\n        process.kill()\n",
+            "import ray\n\n\ndef f(refs):\n    done, left = ray.wait(refs, num_returns=1)\n    return len(left)\n",
+        ],
+    ),
+    "limit-unused": (
+        [
+            "def stop(process, timeout=5.0):\n    process.terminate()\n    process.wait()\n",
+            "import requests\n\n\nclass C:\n    def start(self, timeout: int = 9):\n"
+            "        requests.post(self.url, json={})\n",
+            "import asyncio\n\n\nasync def f(tasks, *, timeout_s):\n    await asyncio.wait(tasks)\n",
+        ],
+        [
+            "def stop(process, timeout=5.0):\n    process.terminate()\n    process.wait(timeout)\n",
+            "def stop(self, timeout=None):\n    self.stopped = True\n",
+            "import time\n\n\ndef f(task, timeout):\n    end = time.time() + timeout\n    while time.time() < end:\n"
+            "        if task.done():\n            return task.result()\n",
+        ],
+    ),
+    "deaf-loop": (
+        [
+            "def f(self):\n    while not self.stopped.is_set():\n        self.write(self.rows.get())\n",
+            "import time\n\n\ndef f(rows, end, use):\n    while time.time() < end:\n        row = rows.get()\n"
+            "        use(row)\n",
+            "def f(self):\n    while not self._stop:\n        for each in self.pending.get():\n"
+            "            each.run()\n",
+        ],
+        [
+            "def f(self):\n    while not self.stopped.is_set():\n        self.write(self.rows.get(timeout=1))\n",
+            "def f(self):\n    while not self.stopped.is_set():\n        row = self.rows.get()\n"
+            "        if row is None:\n            break\n        self.write(row)\n",
+            "def f(self, n):\n    while n > 0:\n        self.write(self.rows.get())\n        n -= 1\n",
+        ],
+    ),
+    "cut-at-wrong-end": (
+        [
+            "def f(output, labels):\n    shift_logits = output.logits[..., 1:, :]\n"
+            "    return shift_logits, labels[:, 1:]\n",
+            "def f(batch):\n    labels = batch['input_ids'][:, :-1].clone()\n    return labels\n",
+            "import torch\n\n\ndef f(data):\n    return torch.roll(data['input_ids'], shifts=1, dims=-1)\n",
+            "def f(x, input_ids, loss_mask):\n    targets = input_ids[:, 1:]\n"
+            "    return x[targets] * loss_mask[:, :-1]\n",
+        ],
+        [
+            "def f(output, labels):\n    return output.logits[:, :-1], labels[:, 1:], output.logits[:, :, 1:]\n",
+            "def f(batch):\n    inputs = batch['input_ids'][:, :-1]\n    return inputs, batch['input_ids'][:, 1:]\n",
+            "import torch\n\n\ndef f(data, heads):\n"
+            "    return torch.roll(data['input_ids'], -1, 1), heads.roll(1, 0)\n",
+            "def f(input_ids, loss_mask):\n    return input_ids[:, 1:] * loss_mask[:, 1:]\n",
+        ],
+    ),
+    "over-rows": (
+        [
+            "import torch.nn.functional as F\n\n\ndef f(logits):\n    return F.log_softmax(logits / 2.0, dim=0)\n",
+            "def f(self, x):\n    return self.head(x).logits, self.logits.argmax(dim=0)\n",
+            "import torch.nn.functional as F\n\n\ndef f(embeddings):\n    return F.normalize(embeddings, p=2, dim=0)\n",
+        ],
+        [
+            "import torch.nn.functional as F\n\n\ndef f(logits):\n    return F.log_softmax(logits, dim=-1)\n",
+            "def f(output):\n    logits = output.logits[0]\n    return logits.softmax(dim=0)\n",
+            "def f(logits):\n    return logits.mean(dim=0)\n",
+        ],
+    ),
+    "unlike-twin": (
+        [
+            "from torch import cat\n\n\ndef f(p_ids, a_ids, p_mask, a_mask):\n    ids = cat([p_ids, a_ids], dim=1)\n"
+            "    mask = cat([p_mask, a_mask], dim=0)\n    return ids, mask\n",
+            "import torch\n\n\ndef f(rows):\n    a = torch.cat((rows['q_ids'], rows['r_ids']), dim=0)\n"
+            "    return a, torch.cat((rows['q_mask'], rows['r_mask']), dim=1)\n",
+            "def f(x, m):\n    good_logits, bad_logits = x.chunk(2, dim=0)\n"
+            "    good_mask, bad_mask = m.chunk(2, dim=1)\n"
+            "    return good_logits[good_mask], bad_logits[bad_mask]\n",
+        ],
+        [
+            "from torch import cat\n\n\ndef f(p_ids, a_ids, p_mask, a_mask):\n    ids = cat([p_ids, a_ids], dim=1)\n"
+            "    mask = cat([p_mask, a_mask], dim=1)\n    return ids, mask\n",
+            "from torch import cat\n\n\ndef f(p_ids, a_ids, p_mask):\n    ids = cat([p_ids, a_ids], dim=1)\n"
+            "    return ids, cat([p_mask, ids > 0], dim=0)\n",
+            "def f(x, m):\n    good_logits, bad_logits = x.chunk(2, dim=0)\n"
+            "    left_mask, right_mask = m.chunk(2, dim=1)\n"
+            "    return good_logits, bad_logits, left_mask, right_mask\n",
+        ],
+    ),
+    "index-elsewhere": (
+        [
+            "def f(x, labels):\n    return x.gather(dim=0, index=labels.unsqueeze(-1)).squeeze(-1)\n",
+            "import torch\n\n\ndef f(x, i):\n    return torch.gather(x, dim=-1, index=i.unsqueeze(0))\n",
+            "def f(x, mask):\n    return (x * mask).sum(dim=0) / mask.sum(dim=-1).clamp(min=1)\n",
+        ],
+        [
+            "def f(x, labels):\n    return x.gather(dim=-1, index=labels.unsqueeze(-1)).squeeze(-1)\n",
+            "def f(x, i):\n    return x.gather(dim=1, index=i.unsqueeze(-1))\n",
+            "def f(x, mask):\n    return (x * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)\n",
+        ],
+    ),
+    "bound-contradicts": (
+        [
+            "def f(n):\n    if n <= 2:\n        raise ValueError(f'needs at least 2 answers, got {n}')\n",
+            "def f(size):\n    if size < 0:\n        raise ValueError('size must be positive')\n",
+            "def f(n, most):\n    if n >= most:\n        raise ValueError(f'n must not exceed {most}')\n",
+        ],
+        [
+            "def f(n):\n    if n < 2:\n        raise ValueError(f'needs at least 2 answers, got {n}')\n",
+            "def f(size):\n    if size < 0:\n        raise ValueError('size must be non-negative')\n",
+            "def f(n, most):\n    if n >= most:\n        raise ValueError(f'n must be below {most}')\n",
+        ],
+    ),
+    "always-holds": (
+        [
+            "def f(errors):\n    if len(errors) >= 0:\n        raise RuntimeError(errors)\n",
+            "def f(x):\n    return x >= float('-inf')\n",
+            "def f(x, group):\n    if group.world_size >= 1:\n        x = group.sum(x)\n    return x\n",
+        ],
+        [
+            "def f(errors):\n    if len(errors) > 0:\n        raise RuntimeError(errors)\n",
+            "def f(x):\n    return x > float('-inf')\n",
+            "def f(world_size):\n    assert world_size >= 1\n    return 1 <= world_size\n",
+        ],
+    ),
+    "index-at-length": (
+        [
+            "def f(x, use):\n    i = 0\n    while i <= len(x):\n        use(x[i])\n        i += 1\n",
+            "def f(rows, n):\n    return [i for i in rows if i <= 0 or i >= n]\n",
+            "def f(size):\n    return size[0] <= 512 and size[1] < 512\n",
+        ],
+        [
+            "def f(x, use):\n    i = 0\n    while i < len(x):\n        use(x[i])\n        i += 1\n",
+            "def f(rows, n):\n    return [i for i in rows if i < 0 or i >= n]\n",
+            "def f(size, x, i):\n    return (size[0] <= 512 and size[1] < 256) or (i <= len(x) and x[:i])\n",
+        ],
+    ),
+    "last-left-out": (
+        [
+            "def f(workers):\n    for i in range(len(workers) - 1):\n        workers[i].start()\n",
+            "def f(self, board):\n    for r in range(self.num_rows - 1):\n        for c in range(self.num_rows):\n"
+            "            board[r][c] = 0\n",
+            "def f(tasks, use):\n    for i in range(len(tasks) - 1):\n        if tasks[i]:\n"
+            "            use(tasks[i])\n",
+        ],
+        [
+            "def f(workers):\n    for i in range(len(workers)):\n        workers[i].start()\n",
+            "def f(x, use):\n    for i in range(len(x) - 1):\n        use(x[i], x[i + 1])\n",
+            "def f(x, use):\n    for i in range(len(x) - 1):\n        use(x[i])\n    return x[-1]\n",
+        ],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def said(shared_world) -> dict[str, set[str]]:
+    return shared_world.found_in_cases(CASES)
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(said, rule):
+    assert said[rule] == {f"bad_{number}" for number in range(len(CASES[rule][0]))}

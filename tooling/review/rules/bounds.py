@@ -1,0 +1,150 @@
+"""Bounds that miss by one: what an error says that is allowed, an index that may equal the length, tests that always
+hold, one of two like comparisons."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Final
+
+from tooling.python.module import last_name
+from tooling.review.records import Place, Rule, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.python.module import Module
+    from tooling.review.repository.side import Side
+
+_ALLOWS: Final = (
+    (
+        ast.LtE,
+        re.compile(
+            r"\bat least\b|>= ?|greater than or equal|non-?negative|or (more|greater|larger)\b|\bno less than\b"
+        ),
+    ),
+    (
+        ast.GtE,
+        re.compile(
+            r"\bat most\b|<= ?|(?:less|smaller) than or equal|\b(?:cannot|must not|may not) exceed|"
+            r"\bor (?:less|fewer|smaller)\b|\bno more than\b"
+        ),
+    ),
+    (ast.Lt, re.compile(r"> 0|(?<!non-)(?<!non)\bpositive\b|(?:greater|larger|more) than (?!or equal)")),
+    (ast.Gt, re.compile(r"\bmust be (?:strictly )?(?:less|smaller) than (?!or equal)")),
+)
+"""Comparison of a guard -> what an error says that is allowed where it holds, so that the guard refuses too much or too
+little by one."""
+_INDEX: Final = re.compile(r"^(i|j|k|idx|index|pos|rank|layer|step)$|_(idx|index|rank)$")
+_COUNT: Final = re.compile(r"^len\(|^num_|_num$|_count$|^n_\w+|(^|\.)num_\w+$")
+
+
+def _asked(node: ast.expr) -> tuple[str, type[ast.cmpop], str] | None:
+    """Return "x", `<=`, "n" of `x <= n`."""
+    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+        return None
+    return ast.unparse(node.left), type(node.ops[0]), ast.unparse(node.comparators[0])
+
+
+def bound_contradicts(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `if n <= 2: raise ValueError("needs at least 2")`."""
+    for guard in module.nodes(ast.If):
+        raised, asked = guard.body[0], _asked(guard.test)
+        if not isinstance(raised, ast.Raise) or asked is None or len(guard.body) > 1 or raised.exc is None:
+            continue
+        said = "".join(str(each.value) for each in ast.walk(raised.exc) if isinstance(each, ast.Constant)).lower()
+        found = [kind for kind, words in _ALLOWS if words.search(said)]
+        _, operator, bound = asked
+        if found == [operator] and (operator is not ast.Lt or bound == "0"):
+            told = f"`{ast.unparse(guard.test)}` and its error differ about what is right where both are equal"
+            yield Place(module.path, guard.lineno, told)
+
+
+def always_holds(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `len(x) >= 0`, `world_size >= 1` of a branch, and `x >= -inf`: they hold for everything."""
+    for test in module.nodes(ast.Compare):
+        asked = _asked(test)
+        if asked is None:
+            continue
+        left, operator, right = asked
+        infinite = re.fullmatch(r"(float\(['\"](-?)inf['\"]\)|(-?)(?:math|np|torch)\.inf)", right.replace("+", ""))
+        negative = infinite is not None and "-" in right
+        if infinite is not None and operator is (ast.GtE if negative else ast.LtE):
+            yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` holds for every number")
+        counted = isinstance(test.left, ast.Call) and last_name(test.left.func) in {"len", "numel"}
+        if counted and operator in {ast.GtE, ast.Lt} and right == "0":
+            said = "always holds" if operator is ast.GtE else "never holds"
+            yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` {said}")
+        size = re.search(r"(^|\.|_)(world_size|parallel_size|[tdcpes]p_size|get_world_size\(\))$", left)
+        around = module.parents.get(test)
+        refuses = isinstance(around, ast.If) and isinstance(around.body[0], ast.Raise)
+        if size and operator is ast.GtE and right == "1" and isinstance(around, ast.If | ast.IfExp) and not refuses:
+            yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` always holds: one process is a group too")
+
+
+def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `i <= len(x)` in front of `x[i]`, `0 <= i <= n` of an index, and `i <= 0 or i >= n`."""
+    for test in module.nodes(ast.Compare):
+        asked = _asked(test)
+        if asked is None or asked[1] is not ast.LtE or not asked[2].startswith("len("):
+            continue
+        left, _, right = asked
+        holder = next((each for each in module.around(test) if isinstance(each, ast.If | ast.While | ast.IfExp)), None)
+        taken = f"{right[4:-1]}[{left}]"
+        where = holder.body if isinstance(holder, ast.If | ast.While) else [holder.body] if holder is not None else []
+        both = module.parents.get(test)
+        later = both.values if isinstance(both, ast.BoolOp) else []
+        inside = [each for one in (*where, *later) for each in ast.walk(one) if isinstance(each, ast.Subscript)]
+        if any(ast.unparse(each) == taken for each in inside):
+            yield Place(
+                module.path, test.lineno, f"`{taken}` is taken where `{ast.unparse(test)}` lets it be one too far"
+            )
+    for either in module.nodes(ast.BoolOp):
+        pair = [each for value in either.values if (each := _asked(value)) is not None]
+        if len(pair) != 2 or len(either.values) != 2:
+            continue
+        (one, first, low), (other, second, high) = pair
+        if (
+            one == other
+            and low == "0"
+            and high != "0"
+            and first is ast.LtE
+            and second is ast.GtE
+            and _INDEX.search(one)
+        ):
+            yield Place(
+                module.path, either.lineno, f"`{ast.unparse(either)}` leaves out the first: an index begins at 0"
+            )
+        like = re.sub(r"\d+", "#", one) == re.sub(r"\d+", "#", other) and one != other and low == high
+        if like and {first, second} in ({ast.Lt, ast.LtE}, {ast.Gt, ast.GtE}):
+            yield Place(module.path, either.lineno, f"`{ast.unparse(either)}` compares two like things in two ways")
+
+
+def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `for i in range(num_workers - 1)` and `range(len(x) - 1)` whose body asks nothing of a next one."""
+    for loop in module.nodes(ast.For):
+        call = loop.iter
+        if not isinstance(call, ast.Call) or last_name(call.func) != "range" or len(call.args) != 1:
+            continue
+        bound, one = call.args[0], ast.unparse(loop.target)
+        if not isinstance(bound, ast.BinOp) or not isinstance(bound.op, ast.Sub) or ast.unparse(bound.right) != "1":
+            continue
+        count, less = ast.unparse(bound.left), ast.unparse(bound)
+        text = "\n".join(map(ast.unparse, loop.body)).replace(less, "")
+        around = ast.unparse(module.function_of(loop) or module.tree).replace(less, "")
+        # Pairs need all but one, and so does who treats the last one apart.
+        if not _COUNT.search(count) or re.search(r"[+-] 1\b", text) or _LAST.search(around):
+            continue
+        taken = count.startswith("len(") and f"[{one}]" in text
+        if taken or f"range({count})" in around:
+            yield Place(module.path, loop.lineno, f"`{ast.unparse(call)}` leaves the last one out")
+
+
+_LAST: Final = re.compile(r"\[-1\]|\blast|retr|attempt|final")
+
+RULES: Final = (
+    Rule("bound-contradicts", Severity.MEDIUM, in_tests=False, in_file=bound_contradicts),
+    Rule("always-holds", Severity.MEDIUM, in_tests=False, in_file=always_holds),
+    Rule("index-at-length", Severity.HIGH, in_file=index_at_length),
+    Rule("last-left-out", Severity.MEDIUM, in_tests=False, in_file=last_left_out),
+)

@@ -1,0 +1,141 @@
+"""Dimensions that do not fit what is done along them, or what the lines beside do."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from tooling.python.module import keyword, last_name, own_nodes
+from tooling.review.records import Place, Rule, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tooling.python.module import Module
+    from tooling.review.repository.side import Side
+
+_OVER_CLASSES: Final = frozenset({"argmax", "log_softmax", "logsumexp", "normalize", "softmax", "topk"})
+_OF_CLASSES: Final = re.compile(r"(^|_)(logits|embeddings)$")
+_JOINS: Final = frozenset({"cat", "chunk", "concat", "split", "stack"})
+
+
+def _dimension(call: ast.Call) -> int | None:
+    """Return the number that `dim=` says."""
+    try:
+        number = ast.literal_eval(keyword(call, "dim") or ast.Constant(None))
+    except ValueError:
+        return None
+    return number if type(number) is int else None
+
+
+def over_rows(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `logits.softmax(dim=0)`: it compares rows of the batch. One row, `logits[i]`, is left alone."""
+    for call in module.nodes(ast.Call):
+        if (
+            last_name(call.func) not in _OVER_CLASSES
+            or _dimension(call) != 0
+            or not isinstance(call.func, ast.Attribute)
+        ):
+            continue
+        value: ast.expr = (
+            call.args[0]
+            if call.args and last_name(call.func.value) in {"torch", "F", "functional"}
+            else call.func.value
+        )
+        while isinstance(value, ast.BinOp):
+            value = value.left
+        if isinstance(value, ast.Name | ast.Attribute) and _OF_CLASSES.search(last_name(value)):
+            function = module.function_of(call)
+            others = [
+                each for each in own_nodes(function or module.tree) if isinstance(each, ast.Call) and each is not call
+            ]
+            single = re.search(rf"\b{last_name(value)} = .*(\[-?\w+\]|squeeze\(0?\))$", module.text, re.MULTILINE)
+            if not single and not any(
+                _dimension(each) == 0 and last_name(each.func) in _OVER_CLASSES for each in others
+            ):
+                said = f"`{ast.unparse(call.func)}` over dim 0 of `{ast.unparse(value)}` mixes the rows of a batch"
+                yield Place(module.path, call.lineno, said)
+
+
+def unlike_twin(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `ids = cat([prompt_ids, answer_ids], dim=1)` beside `mask = cat([prompt_mask, answer_mask], dim=0)`."""
+    for function in module.functions():
+        twins: defaultdict[tuple[str, ...], list[ast.Call]] = defaultdict(list)
+        for call in own_nodes(function):
+            if not isinstance(call, ast.Call) or last_name(call.func) not in _JOINS or _dimension(call) is None:
+                continue
+            parts = _parts(module, call)
+            if len(parts) > 1 and all(parts):
+                twins[last_name(call.func), *parts].append(call)
+        for calls in twins.values():
+            if len({_dimension(each) for each in calls}) == 2:
+                first, odd = _odd(calls)
+                said = f"`{ast.unparse(odd)}`: its twin has `dim={_dimension(first)}`"
+                yield Place(module.path, odd.lineno, said, f"{module.path}:{first.lineno}")
+
+
+def _odd(calls: list[ast.Call]) -> tuple[ast.Call, ast.Call]:
+    """Return two calls of which the second is alone with its dimension; of two, the later one."""
+    dims = [_dimension(each) for each in calls]
+    odd = next((each for each in reversed(calls) if dims.count(_dimension(each)) == 1), calls[-1])
+    return next(each for each in calls if _dimension(each) != _dimension(odd)), odd
+
+
+def _parts(module: Module, call: ast.Call) -> list[str]:
+    """Return "prompt", "answer" of `cat([prompt_ids, answer_ids])`, and of `prompt_ids, answer_ids = x.chunk(2)`."""
+    if last_name(call.func) in {"chunk", "split"}:
+        parent = module.parents.get(call)
+        target = parent.targets[0] if isinstance(parent, ast.Assign) else None
+        joined = target.elts if isinstance(target, ast.Tuple) else []
+    else:
+        given = call.args[0] if call.args else None
+        joined = given.elts if isinstance(given, ast.List | ast.Tuple) else []
+    return [_stem(each) for each in joined]
+
+
+def _stem(node: ast.expr) -> str:
+    """Return "prompt" of `prompt_ids`, `self.prompt_mask` and `inputs["prompt_ids"]`; "" of everything else."""
+    name = last_name(node)
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        name = str(node.slice.value)
+    return name.rpartition("_")[0] if name.rpartition("_")[2] in _KINDS else ""
+
+
+_KINDS: Final = frozenset(
+    {"ids", "labels", "logits", "logps", "logprobs", "mask", "masks", "rewards", "scores", "tokens", "values"}
+)
+
+
+def index_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `x.gather(dim=0, index=i.unsqueeze(-1))`, and `(x * m).sum(dim=0) / m.sum(dim=1)`."""
+    for call in module.nodes(ast.Call):
+        dim = _dimension(call)
+        index = keyword(call, "index") or (call.args[-1] if call.args else None)
+        if last_name(call.func) != "gather" or dim is None or not isinstance(index, ast.Call):
+            continue
+        grown = index.args[0] if index.args else keyword(index, "dim")
+        if last_name(index.func) == "unsqueeze" and grown is not None and {ast.unparse(grown), str(dim)} == {"-1", "0"}:
+            yield Place(
+                module.path,
+                call.lineno,
+                f"`gather` along {dim}, with an index that has one entry along {ast.unparse(grown)}",
+            )
+    for ratio in module.nodes(ast.BinOp):
+        if not isinstance(ratio.op, ast.Div):
+            continue
+        sums = [
+            next((one for one in ast.walk(each) if isinstance(one, ast.Call) and last_name(one.func) == "sum"), None)
+            for each in (ratio.left, ratio.right)
+        ]
+        dims = [_dimension(each) if each is not None else None for each in sums]
+        if None not in dims and dims[0] != dims[1] and 0 in dims and "mask" in ast.unparse(ratio.right):
+            yield Place(module.path, ratio.lineno, f"sums along {dims[0]} are divided by counts along {dims[1]}")
+
+
+RULES: Final = (
+    Rule("over-rows", Severity.MEDIUM, in_tests=False, in_file=over_rows),
+    Rule("unlike-twin", Severity.MEDIUM, in_tests=False, in_file=unlike_twin),
+    Rule("index-elsewhere", Severity.HIGH, in_tests=False, in_file=index_elsewhere),
+)
