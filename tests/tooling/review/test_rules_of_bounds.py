@@ -159,6 +159,55 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x, use):\n    for i in range(len(x) - 1):\n        use(x[i])\n    return x[-1]\n",
         ],
     ),
+    "always-true": (
+        [
+            "import threading\n\n\nclass A:\n    def __init__(self):\n        self._lock = threading.Lock()\n\n"
+            "    def f(self):\n        if self._lock:\n            self.n += 1\n",
+        ],
+        [
+            "import threading\n\n\nclass A:\n    def __init__(self, n):\n"
+            "        self._lock = threading.Lock() if n else None\n\n    def f(self):\n        if self._lock:\n"
+            "            self._lock.acquire()\n",
+        ],
+    ),
+    "never-awaited": (
+        [
+            "async def f(box, files):\n    await box.exec('a')\n    box.exec('b')\n    await files.sync()\n",
+            "async def f(box):\n    await box.start()\n    await box.load()\n    await box.check()\n    box.stop()\n",
+            "async def f(stream):\n    try:\n        return await stream.read()\n    finally:\n"
+            "        stream.aclose()\n",
+        ],
+        [
+            "async def f(box):\n    await box.start()\n    await box.load()\n    await box.check()\n    box.close()\n",
+            "async def f(box):\n    await box.start()\n    box.mark('a')\n    box.mark('b')\n    await box.check()\n",
+            "async def f(box, other):\n    await box.exec('a')\n    other.exec('b')\n",
+        ],
+    ),
+    "coroutine-as-value": (
+        [
+            "import aiohttp\n\n\nasync def f(session, url):\n    async with session.get(url) as answer:\n"
+            "        rows = answer.json()\n        return rows['a']\n",
+        ],
+        [
+            "import httpx\n\n\nasync def f(client, url):\n    answer = await client.get(url)\n"
+            "    rows = answer.json()\n    return rows['a']\n",
+        ],
+    ),
+    "guard-contradicts": (
+        [
+            "def f(path):\n    if path.exists():\n        raise FileNotFoundError(f'{path} is not there')\n",
+            "def f(rows, use):\n    if rows:\n        return\n    for row in rows:\n        use(row)\n",
+            "def f(rows):\n    if rows is not None:\n        return 0\n    return len(rows)\n",
+            "def f(t):\n    if t.size is not None:\n        raise ValueError('packing requires a size to be set')\n",
+        ],
+        [
+            "def f(path):\n    if path.exists():\n        raise FileExistsError(f'{path} is there')\n",
+            "def f(rows, use):\n    if rows:\n        return\n    rows = use()\n    for row in rows:\n"
+            "        use(row)\n",
+            "def f(bias):\n    if bias is not None:\n"
+            "        raise ValueError('the kernel requires a bias-free layer')\n",
+        ],
+    ),
 }
 
 

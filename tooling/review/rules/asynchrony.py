@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, own_nodes
@@ -59,11 +60,36 @@ def file_in_async(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def never_awaited(module: Module, side: Side) -> Iterator[Place]:
-    """Find a coroutine that is created and dropped."""
+    """Find a coroutine that is created and dropped: one that is known, one of a function that the file awaits wherever
+    else it calls it, and one of an object of which it awaits all other methods."""
+    awaited: Counter[str] = Counter()
+    plain: Counter[str] = Counter()
+    for each in module.nodes(ast.Call) if any(module.nodes(ast.Await)) else ():
+        name = dotted_name(each.func)
+        of = plain if not isinstance(module.parents.get(each), ast.Await) else awaited
+        of.update((name, name.rpartition(".")[0]) if "." in name else ())
     for node in module.nodes(ast.Expr):
         call = node.value
-        if isinstance(call, ast.Call) and _is_coroutine(module, side, call):
+        if not isinstance(call, ast.Call):
+            continue
+        name = dotted_name(call.func)
+        owner = name.rpartition(".")[0]
+        alike = awaited[name] > 0 and plain[name] == 1
+        alike |= awaited[owner] >= _ENOUGH and plain[owner] == 1 and owner not in {"self", *module.imported}
+        alike = (
+            alike
+            and "." in name
+            and last_name(call.func) not in _AT_ONCE
+            and isinstance(module.function_of(node), ast.AsyncFunctionDef)
+        )
+        if alike or _is_coroutine(module, side, call):
             yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}(...)` is never awaited: it does not run")
+
+
+_AT_ONCE: Final = frozenset({"cancel", "close", "put_nowait", "raise_for_status", "release", "set"})
+"""Plain methods of objects whose other methods are coroutines."""
+_ENOUGH: Final = 3
+"""Methods of an object that are awaited, before one that is not is odd."""
 
 
 def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
@@ -134,8 +160,16 @@ def _is_coroutine(module: Module, side: Side, call: ast.Call) -> bool:
     known = [each for each, names in _KNOWN.items() if isinstance(func, ast.Attribute) and func.attr in names]
     if known and isinstance(func, ast.Attribute) and class_of_value(module, call, func.value) in known:
         return True
+    if isinstance(func, ast.Attribute) and func.attr in _ALWAYS:
+        return True
     if isinstance(func, ast.Attribute) and dotted_name(func.value) == "self":
         return _is_plain_async(module.methods_called(call))
+    if isinstance(func, ast.Attribute) and func.attr in {"json", "read", "text"} and "aiohttp" in module.imported:
+        entered = [one for each in module.around(call) if isinstance(each, ast.AsyncWith) for one in each.items]
+        return any(
+            each.optional_vars is not None and last_name(each.optional_vars) == last_name(func.value)
+            for each in entered
+        )
     name = module.dotted(func)
     if name in {"asyncio.sleep", "asyncio.wait_for", "asyncio.to_thread", "asyncio.wait"}:
         return True
@@ -146,6 +180,7 @@ def _is_coroutine(module: Module, side: Side, call: ast.Call) -> bool:
     return target is not None and isinstance(target[1], Function) and _is_plain_async([target[1]])
 
 
+_ALWAYS: Final = frozenset({"__aenter__", "__aexit__", "__anext__", "aclose", "aread"})
 _KNOWN: Final = {
     "asyncio.Condition": {"acquire", "wait", "wait_for"},
     "asyncio.Event": {"wait"},

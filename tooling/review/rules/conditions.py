@@ -228,6 +228,8 @@ def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
             if lock or (len(marks) == 1 and last_name(marks[0]) in {"contextmanager", "asynccontextmanager"}):
                 said = f"`{ast.unparse(asked)}(...)` is always true: it is for `with`, which enters it"
                 yield Place(module.path, node.lineno, said)
+        if _is_lock(module, node):
+            yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` is a lock: it is always true, and not taken")
         if not isinstance(node, ast.Name):
             continue
         if _is_function(module, side, node):
@@ -257,6 +259,20 @@ def choice_takes_all(module: Module, _side: Side) -> Iterator[Place]:
         if named and named.partition(".")[0] not in asked and named not in ast.unparse(choice.orelse):
             said = f"`{ast.unparse(choice.orelse)}` is chosen even where `{named}` is given"
             yield Place(module.path, choice.lineno, said)
+
+
+_LOCKS: Final = frozenset({"BoundedSemaphore", "Condition", "Lock", "RLock", "Semaphore"})
+
+
+def _is_lock(module: Module, node: ast.expr) -> bool:
+    """Whether the file makes nothing but locks of a name."""
+    name = last_name(node)
+    if "lock" not in name.lower() and "semaphore" not in name.lower():
+        return False
+    stores: list[ast.Assign | ast.AnnAssign] = [*module.nodes(ast.Assign), *module.nodes(ast.AnnAssign)]
+    targets = {each: each.targets if isinstance(each, ast.Assign) else [each.target] for each in stores}
+    made = [each.value for each in stores if any(last_name(one) == name for one in targets[each])]
+    return bool(made) and all(isinstance(each, ast.Call) and last_name(each.func) in _LOCKS for each in made)
 
 
 def asked_after_use(module: Module, _side: Side) -> Iterator[Place]:

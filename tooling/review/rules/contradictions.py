@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _SAYS_MISSING: Final = re.compile(
     r"\b(?:not (?:set|found|initiali[sz]ed|given|provided|specified|loaded|defined)|"
-    r"missing|required|uninitiali[sz]ed)|"
+    r"missing|require[ds]|uninitiali[sz]ed)|"
     r"\bmust (?:be (?:given|provided|set|specified|initiali[sz]ed)|pass|provide|specify)|"
     r"^no\b|\b(?:is|are|was|were|not be) empty\b"
 )
@@ -51,7 +51,7 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
                 yield Place(module.path, used.lineno, f"`{ast.unparse(used)}` where `{name}` is None")
         name, is_none = _compared_with_none(node.test)
         if name and not is_none and not node.orelse and isinstance(node.body[-1], _LEAVES):
-            used = _first_use(module, _following(module, node), name)
+            used = _first_use(module, _following(module, node), name) or _read_next(_following(module, node), name)
             if used is not None:
                 yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where `{name}` is None")
         if not node.orelse and isinstance(node.body[-1], _LEAVES):
@@ -70,7 +70,7 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
             if kind and _DEPRECATES.search(text) and not re.search(r"\bnot\b|must|expected", text):
                 said = f"says that a `{ast.unparse(kind[0])}` is deprecated where there is none"
                 yield Place(module.path, node.lineno, said)
-        if isinstance(node.body[0], ast.Raise) and (said := _raised_where_right(node.test, node.body[0])):
+        if isinstance(node.body[-1], ast.Raise) and (said := _raised_where_right(node.test, node.body[-1])):
             yield Place(module.path, node.lineno, said)
         there = name if name and not is_none else _plain_name(node.test)
         if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
@@ -84,6 +84,9 @@ def _left_when_there(module: Module, node: ast.If) -> Iterator[Place]:
     name, asked = _plain_name(node.test), node.test
     used = _first_use(module, rest, name) if name else None
     index = used.slice if isinstance(used, ast.Subscript) else None
+    taken = _read_next(rest, name) if isinstance(node.test, ast.Name) and not _FLAG.search(name) else None
+    if taken is not None and not isinstance(index, ast.Constant):
+        yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(taken)}` only where `{name}` is empty")
     if isinstance(index, ast.Constant) and type(index.value) is int:
         yield Place(module.path, node.lineno, f"goes on with `{name}[{index.value}]` only where `{name}` is empty")
     if isinstance(asked, ast.Call) and last_name(asked.func) == "hasattr" and len(asked.args) == 2:
@@ -106,10 +109,57 @@ def _left_when_there(module: Module, node: ast.If) -> Iterator[Place]:
                 yield Place(module.path, node.lineno, f"returns where `{name}` is None, and makes it where it is there")
 
 
-_AVAILABLE: Final = re.compile(r"is_\w+_(?:available|installed)|_*(?:HAS|HAVE)_\w+|\w+_(?:AVAILABLE|INSTALLED)")
+_FLAG: Final = re.compile(
+    r"^(?:is|has|use|do|no|should|enable|skip|with|return|found|done)_?|ed$|^[A-Z_]+$|^n_|num|count"
+)
+
+
+def _read_next(rest: Sequence[ast.stmt], name: str) -> ast.expr | None:
+    """Return the call or loop that first takes a name, where nothing may have given it a value before."""
+    for statement in rest if "." not in name else ():
+        nodes = [each for each in ast.walk(statement) if isinstance(each, ast.Name) and each.id == name]
+        if any(not isinstance(each.ctx, ast.Load) for each in nodes):
+            return None
+        if isinstance(statement, ast.For) and isinstance(statement.iter, ast.Name) and statement.iter.id == name:
+            return statement.iter
+        simple = isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return | ast.With | ast.For)
+        value = statement.items[0].context_expr if isinstance(statement, ast.With) else getattr(statement, "iter", None)
+        value = value or getattr(statement, "value", None)
+        if nodes and (not simple or value is None):
+            return None
+        calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)] if nodes and value is not None else []
+        for call in calls:
+            of = call.args[0] if len(call.args) == 1 and last_name(call.func) in _TAKE_SOMETHING else None
+            if isinstance(of, ast.Name) and of.id == name:
+                return call
+        if nodes:
+            return None
+    return None
+
+
+_TAKE_SOMETHING: Final = frozenset(
+    {
+        "Path",
+        "enumerate",
+        "get_rank",
+        "get_world_size",
+        "len",
+        "listdir",
+        "makedirs",
+        "open",
+        "reversed",
+        "sorted",
+        "tqdm",
+        "zip",
+    }
+)
+"""Calls that nobody makes with nothing on purpose."""
+_AVAILABLE: Final = re.compile(
+    r"is_(?:\w+_)?(?:available|installed)|_*(?:HAS|HAVE|SUPPORTS)_\w+|\w+_(?:AVAILABLE|INSTALLED)"
+)
 _EXPECTED: Final = re.compile(r"(?:(?:must|should) be|expected|expects) (?:(?:an?|instance|of|the) )*[`'\"]*([\w.]+)")
 _NOT_INSTALLED: Final = re.compile(
-    r"\binstall(?:ed)?\b|\bis required\b|\brequires\b|not (?:available|found)|unavailable"
+    r"\binstall(?:ed)?\b|\bis required\b|\b[Rr]equires\b|not (?:available|found)|unavailable|only supported with"
 )
 
 
@@ -119,6 +169,10 @@ def _raised_where_right(test: ast.expr, raised: ast.Raise) -> str:
     if not isinstance(raised.exc, ast.Call):
         return ""
     text = " ".join(_texts(raised))
+    kind = last_name(raised.exc.func)
+    there = isinstance(test, ast.Call) and last_name(test.func) in {"exists", "is_dir", "is_file", "isdir", "isfile"}
+    if kind == "FileNotFoundError" and (there or (_plain_name(test) and not _NAMED_MISSING.search(_plain_name(test)))):
+        return f"says that something is not found where `{ast.unparse(test)}` holds"
     plain = not isinstance(test, ast.Call) or not test.args
     asked = last_name(test.func if isinstance(test, ast.Call) else test) if plain else ""
     if _AVAILABLE.fullmatch(asked):
@@ -231,7 +285,8 @@ def _complains_about(raised: ast.Raise, name: str) -> bool:
     if not isinstance(raised.exc, ast.Call) or not raised.exc.args or _NAMED_MISSING.search(words):
         return False
     text = " ".join(_texts(raised)).lower()
-    about = words.strip("_").replace("_", " ") in text.replace("_", " ")
+    named = words.strip("_").replace("_", " ")
+    about = bool(re.search(rf"{re.escape(named)}(?!-free)", text.replace("_", " ")))
     return about and bool(_SAYS_MISSING.search(text)) and not _CONDITIONAL.search(text)
 
 
