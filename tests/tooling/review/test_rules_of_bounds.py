@@ -114,11 +114,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(n):\n    if n <= 2:\n        raise ValueError(f'needs at least 2 answers, got {n}')\n",
             "def f(size):\n    if size < 0:\n        raise ValueError('size must be positive')\n",
             "def f(n, most):\n    if n >= most:\n        raise ValueError(f'n must not exceed {most}')\n",
+            "def f(n):\n    assert n >= 0, f'n must be > 0, got {n}'\n",
+            "class Node:\n    def __lt__(self, other):\n        return self.score <= other.score\n",
         ],
         [
             "def f(n):\n    if n < 2:\n        raise ValueError(f'needs at least 2 answers, got {n}')\n",
             "def f(size):\n    if size < 0:\n        raise ValueError('size must be non-negative')\n",
             "def f(n, most):\n    if n >= most:\n        raise ValueError(f'n must be below {most}')\n",
+            "def f(rows):\n    assert len(rows) > 0, 'needs at least one row'\n",
         ],
     ),
     "always-holds": (
@@ -158,6 +161,50 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x, use):\n    for i in range(len(x) - 1):\n        use(x[i], x[i + 1])\n",
             "def f(x, use):\n    for i in range(len(x) - 1):\n        use(x[i])\n    return x[-1]\n",
         ],
+    ),
+    "odd-twin": (
+        [
+            "def f(chosen_rewards, rejected_rewards, chosen_ends, rejected_ends):\n"
+            "    chosen = chosen_rewards.gather(dim=-1, index=chosen_ends)\n"
+            "    rejected = rejected_rewards.gather(dim=0, index=rejected_ends)\n    return chosen, rejected\n",
+            "def f(a_scores, b_scores, limit):\n    a_wrong = a_scores.all() > limit\n"
+            "    b_wrong = b_scores.all() >= limit\n    return a_wrong, b_wrong\n",
+            "import torch\n\n\ndef f(losses, weights, flag):\n    if flag:\n        out = torch.cat(losses, dim=0)\n"
+            "    else:\n        out = torch.cat(losses, dim=1)\n    return out\n",
+        ],
+        [
+            "def f(chosen_rewards, rejected_rewards, chosen_ends, rejected_ends):\n"
+            "    a = chosen_rewards.gather(dim=-1, index=chosen_ends)\n"
+            "    b = rejected_rewards.gather(dim=-1, index=rejected_ends)\n    return a, b\n",
+            "def f(first_scores, last_scores, limit):\n    first_wrong = first_scores.all() > limit\n"
+            "    last_wrong = last_scores.all() >= limit\n    return first_wrong, last_wrong\n",
+            "def f(x, y):\n    rows = x.sum(dim=0)\n    total = y.sum(dim=1)\n    return rows, total\n",
+        ],
+    ),
+    "group-of-axis-unnamed": (
+        [
+            "import torch\nimport torch.distributed as dist\n\n\ndef f(x, tp_size):\n"
+            "    parts = [torch.empty_like(x) for _ in range(tp_size)]\n    dist.all_gather(parts, x)\n"
+            "    return parts\n",
+            "import torch.distributed as dist\n\n\ndef f(self, x):\n    if self.cp_size > 1:\n"
+            "        dist.all_reduce(x)\n    return x\n",
+            "import torch.distributed as dist\n\n\ndef f(mesh, x):\n    tp_group = mesh.get_group('tp')\n"
+            "    dist.broadcast(x, 0)\n    return x\n",
+        ],
+        [
+            "import torch\nimport torch.distributed as dist\n\n\ndef f(x, tp_size, tp_group):\n"
+            "    parts = [torch.empty_like(x) for _ in range(tp_size)]\n"
+            "    dist.all_gather(parts, x, group=tp_group)\n    return parts\n",
+            "import torch.distributed as dist\n\n\ndef f(self, x):\n    if self.cp_size > 1:\n"
+            "        dist.barrier()\n    return x\n",
+            "import torch\nimport torch.distributed as dist\n\n\ndef f(x, world_size):\n"
+            "    parts = [torch.empty_like(x) for _ in range(world_size)]\n    dist.all_gather(parts, x)\n"
+            "    return parts\n",
+        ],
+    ),
+    "reward-swallows": (
+        ["def code_reward(run, a):\n    try:\n        return run(a)\n    except TimeoutError:\n        return 0.0\n"],
+        ["def code_reward(read, a):\n    try:\n        return read(a)\n    except ValueError:\n        return 0.0\n"],
     ),
     "always-true": (
         [

@@ -7,7 +7,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import last_name
+from tooling.python.module import last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _ALLOWS: Final = (
     (
         ast.LtE,
         re.compile(
-            r"\bat least\b|>= ?|greater than or equal|non-?negative|or (more|greater|larger)\b|\bno less than\b"
+            r"\bat least\b|>= ?|greater than or equal|non-?negative|\bor (?:more|greater|larger)\b|\bno less than\b"
         ),
     ),
     (
@@ -36,7 +36,7 @@ _ALLOWS: Final = (
 """Comparison of a guard -> what an error says that is allowed where it holds, so that the guard refuses too much or too
 little by one."""
 _INDEX: Final = re.compile(r"^(i|j|k|idx|index|pos|rank|layer|step)$|_(idx|index|rank)$")
-_COUNT: Final = re.compile(r"^len\(|^num_|_num$|_count$|^n_\w+|(^|\.)num_\w+$")
+_COUNT: Final = re.compile(r"^len\(|(?:^|\.)num_(?!layers|hidden|steps)\w+$|_num$|count(?:\(\))?$|batch_size$")
 
 
 def _asked(node: ast.expr) -> tuple[str, type[ast.cmpop], str] | None:
@@ -47,17 +47,40 @@ def _asked(node: ast.expr) -> tuple[str, type[ast.cmpop], str] | None:
 
 
 def bound_contradicts(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `if n <= 2: raise ValueError("needs at least 2")`."""
+    """Find `if n <= 2: raise ValueError("needs at least 2")`, `assert n >= 0, "must be > 0"`, and `<=` in `__lt__`."""
+    guards: list[tuple[ast.stmt, ast.expr, ast.AST, bool]] = []
     for guard in module.nodes(ast.If):
-        raised, asked = guard.body[0], _asked(guard.test)
-        if not isinstance(raised, ast.Raise) or asked is None or len(guard.body) > 1 or raised.exc is None:
-            continue
-        said = "".join(str(each.value) for each in ast.walk(raised.exc) if isinstance(each, ast.Constant)).lower()
+        raised = guard.body[0]
+        if isinstance(raised, ast.Raise) and raised.exc is not None and len(guard.body) == 1:
+            guards.append((guard, guard.test, raised.exc, True))
+    guards += [(each, each.test, each.msg, False) for each in module.nodes(ast.Assert) if each.msg is not None]
+    for statement, test, message, refused in guards:
+        asked = _asked(test)
+        said = "".join(str(each.value) for each in ast.walk(message) if isinstance(each, ast.Constant)).lower()
         found = [kind for kind, words in _ALLOWS if words.search(said)]
-        _, operator, bound = asked
-        if found == [operator] and (operator is not ast.Lt or bound == "0"):
-            told = f"`{ast.unparse(guard.test)}` and its error differ about what is right where both are equal"
-            yield Place(module.path, guard.lineno, told)
+        if asked is None or len(found) != 1:
+            continue
+        wrong = found[0] if refused else _NEGATED[found[0]]
+        # An assertion may say what is the case instead; "at least one" is `> 0`.
+        told = refused or (re.search(r"\b(?:must|should|needs?|requires?)\b", said) and f" {asked[2]}" in said)
+        if told and asked[1] is wrong and (found[0] is not ast.Lt or asked[2] == "0"):
+            said = f"`{ast.unparse(test)}` and its error differ about what is right where both are equal"
+            yield Place(module.path, statement.lineno, said)
+    for function in module.functions():
+        strict = {"__gt__": ast.GtE, "__lt__": ast.LtE}.get(function.name)
+        for each in own_nodes(function) if strict is not None else ():
+            value = each.value if isinstance(each, ast.Return) else None
+            asked = _asked(value) if value is not None else None
+            if value is not None and asked is not None and asked[1] is strict and "self." in asked[0]:
+                yield Place(module.path, value.lineno, f"`{function.name}` holds for equal ones")
+
+
+_NEGATED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+}
 
 
 def always_holds(module: Module, _side: Side) -> Iterator[Place]:
@@ -75,11 +98,21 @@ def always_holds(module: Module, _side: Side) -> Iterator[Place]:
         if counted and operator in {ast.GtE, ast.Lt} and right == "0":
             said = "always holds" if operator is ast.GtE else "never holds"
             yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` {said}")
-        size = re.search(r"(^|\.|_)(world_size|parallel_size|[tdcpes]p_size|get_world_size\(\))$", left)
         around = module.parents.get(test)
-        refuses = isinstance(around, ast.If) and isinstance(around.body[0], ast.Raise)
-        if size and operator is ast.GtE and right == "1" and isinstance(around, ast.If | ast.IfExp) and not refuses:
+        asks = isinstance(around, ast.If | ast.IfExp | ast.BoolOp)
+        if operator is ast.GtE and right == "1" and asks and _SIZE.search(left):
             yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` always holds: one process is a group too")
+    for branch in module.nodes(ast.If):
+        second = branch.orelse[0] if len(branch.orelse) == 1 else None
+        one, other = _asked(branch.test), _asked(second.test) if isinstance(second, ast.If) else None
+        if one is None or other is None or not isinstance(second, ast.If) or not second.orelse:
+            continue
+        if one[::2] == other[::2] and _NEGATED.get(one[1]) is other[1]:
+            said = f"`{ast.unparse(branch.test)}` or the next always holds: nothing is left for `else`"
+            yield Place(module.path, branch.lineno, said)
+
+
+_SIZE: Final = re.compile(r"(?:(?:^|\.|_)world_size|parallel_size|(?:^|\.|_)[a-z]{0,2}p_size|_world_size\(\))$")
 
 
 def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
@@ -122,22 +155,26 @@ def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
 
 def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
     """Find `for i in range(num_workers - 1)` and `range(len(x) - 1)` whose body asks nothing of a next one."""
-    for loop in module.nodes(ast.For):
+    loops: list[ast.For | ast.comprehension] = [*module.nodes(ast.For), *module.nodes(ast.comprehension)]
+    for loop in loops:
         call = loop.iter
-        if not isinstance(call, ast.Call) or last_name(call.func) != "range" or len(call.args) != 1:
+        if not isinstance(call, ast.Call) or last_name(call.func) not in {"range", "trange"} or not call.args:
             continue
         bound, one = call.args[0], ast.unparse(loop.target)
         if not isinstance(bound, ast.BinOp) or not isinstance(bound.op, ast.Sub) or ast.unparse(bound.right) != "1":
             continue
         count, less = ast.unparse(bound.left), ast.unparse(bound)
-        text = "\n".join(map(ast.unparse, loop.body)).replace(less, "")
+        text = ast.unparse(loop if isinstance(loop, ast.For) else module.parents[loop]).replace(less, "")
         around = ast.unparse(module.function_of(loop) or module.tree).replace(less, "")
         # Pairs need all but one, and so does who treats the last one apart.
-        if not _COUNT.search(count) or re.search(r"[+-] 1\b", text) or _LAST.search(around):
-            continue
-        taken = count.startswith("len(") and f"[{one}]" in text
-        if taken or f"range({count})" in around:
-            yield Place(module.path, loop.lineno, f"`{ast.unparse(call)}` leaves the last one out")
+        if (
+            not one.startswith("_")
+            and len(call.args) == 1
+            and _COUNT.search(count)
+            and not re.search(rf"\b{one} [+-] 1\b", text)
+            and not _LAST.search(around)
+        ):
+            yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` leaves the last one out")
 
 
 _LAST: Final = re.compile(r"\[-1\]|\blast|retr|attempt|final")

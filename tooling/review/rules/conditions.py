@@ -221,7 +221,7 @@ def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
     for node in _asked(module):
         asked = node.func if isinstance(node, ast.Call) else None
         if asked is not None:
-            lock = last_name(asked) in {"FileLock", "SoftFileLock", "get_lock"}
+            lock = last_name(asked).endswith(("FileLock", "get_lock"))
             ours = isinstance(asked, ast.Name) and not is_local(module, node, asked.id)
             target = side.named(module, asked.id) if isinstance(asked, ast.Name) and ours else None
             marks = target[1].decorator_list if target is not None and isinstance(target[1], Function) else []

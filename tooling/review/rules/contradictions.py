@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _SAYS_MISSING: Final = re.compile(
     r"\b(?:not (?:set|found|initiali[sz]ed|given|provided|specified|loaded|defined)|"
-    r"missing|require[ds]|uninitiali[sz]ed)|"
+    r"missing|required|uninitiali[sz]ed)|\brequires an? \w+ to be set|"
     r"\bmust (?:be (?:given|provided|set|specified|initiali[sz]ed)|pass|provide|specify)|"
     r"^no\b|\b(?:is|are|was|were|not be) empty\b"
 )
@@ -122,9 +122,9 @@ def _read_next(rest: Sequence[ast.stmt], name: str) -> ast.expr | None:
             return None
         if isinstance(statement, ast.For) and isinstance(statement.iter, ast.Name) and statement.iter.id == name:
             return statement.iter
-        simple = isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return | ast.With | ast.For)
+        simple = isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return | ast.With | ast.For | ast.If)
         value = statement.items[0].context_expr if isinstance(statement, ast.With) else getattr(statement, "iter", None)
-        value = value or getattr(statement, "value", None)
+        value = statement.test if isinstance(statement, ast.If) else value or getattr(statement, "value", None)
         if nodes and (not simple or value is None):
             return None
         calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)] if nodes and value is not None else []
@@ -157,6 +157,10 @@ _TAKE_SOMETHING: Final = frozenset(
 _AVAILABLE: Final = re.compile(
     r"is_(?:\w+_)?(?:available|installed)|_*(?:HAS|HAVE|SUPPORTS)_\w+|\w+_(?:AVAILABLE|INSTALLED)"
 )
+_UNSUPPORTED: Final = re.compile(r"\bnot (?:yet )?(?:support|implement)")
+_FAILED: Final = re.compile(
+    r"(?:failed to|could not|cannot|unable to) (?:create|find|get|init|load|open|parse|read|start)", re.IGNORECASE
+)
 _EXPECTED: Final = re.compile(r"(?:(?:must|should) be|expected|expects) (?:(?:an?|instance|of|the) )*[`'\"]*([\w.]+)")
 _NOT_INSTALLED: Final = re.compile(
     r"\binstall(?:ed)?\b|\bis required\b|\b[Rr]equires\b|not (?:available|found)|unavailable|only supported with"
@@ -179,6 +183,23 @@ def _raised_where_right(test: ast.expr, raised: ast.Raise) -> str:
         imports = last_name(raised.exc.func) in {"ImportError", "ModuleNotFoundError"}
         if _NOT_INSTALLED.search(text) and (imports or "conflict" not in text):
             return f"says that something is missing where `{ast.unparse(test)}` holds"
+    name, is_none = _compared_with_none(test)
+    words = last_word(name).replace("_", " ")
+    if (
+        is_none
+        and kind == "NotImplementedError"
+        and _UNSUPPORTED.search(text)
+        and words in text.replace("_", " ").lower()
+    ):
+        return f"says that `{name}` is not supported where it is None"
+    if name and not is_none and _FAILED.match(text) and not _NAMED_MISSING.search(name):
+        return f"says that something failed where `{name}` is there"
+    if (
+        isinstance(test, ast.Call)
+        and last_name(test.func) == "issubclass"
+        and re.search(r"must (?:inherit|subclass|be a sub)", text)
+    ):
+        return f"says that a class must inherit where `{ast.unparse(test)}` holds"
     if isinstance(test, ast.Call) and last_name(test.func) == "isinstance" and len(test.args) == 2:
         kind = last_name(test.args[1])
         expected = _EXPECTED.search(text)
@@ -237,15 +258,9 @@ def _first_use(module: Module, body: Sequence[ast.stmt], name: str) -> ast.expr 
             statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Raise | ast.If
         ):
             return None
-        nodes = (
-            [statement, *own_nodes(statement)] if not isinstance(statement, ast.If) else list(ast.walk(statement.test))
-        )
-        nodes = [each for each in nodes if isinstance(each, ast.AST)]
-        short = any(
-            isinstance(each, ast.BoolOp | ast.IfExp | ast.Lambda | ast.comprehension | ast.NamedExpr) for each in nodes
-        )
-        if short:
-            return None
+        nodes = _sure(statement.test if isinstance(statement, ast.If) else statement)
+        inside = list(ast.walk(statement.test if isinstance(statement, ast.If) else statement))
+        perhaps = [each for each in inside if each not in nodes and isinstance(each, ast.Name | ast.Attribute)]
         for node in nodes:
             value = node.func if isinstance(node, ast.Call) else None
             if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load):
@@ -257,12 +272,38 @@ def _first_use(module: Module, body: Sequence[ast.stmt], name: str) -> ast.expr 
         stored = (each for each in nodes if isinstance(getattr(each, "ctx", None), ast.Store))
         if any(ast.unparse(each) == name for each in stored):
             return None
+        if any(ast.unparse(each) == name for each in perhaps):
+            return None
         # A method may set an attribute of its object, and any function a name of the module.
         if ("." in name or name in module.bindings) and any(isinstance(each, ast.Call) for each in nodes):
             return None
         if isinstance(statement, ast.Return | ast.Raise | ast.If):
             return None
     return None
+
+
+_PERHAPS: Final = (
+    ast.BoolOp,
+    ast.IfExp,
+    ast.Lambda,
+    ast.comprehension,
+    ast.NamedExpr,
+    *Function.__args__,
+    ast.ClassDef,
+)
+
+
+def _sure(root: ast.AST) -> list[ast.AST]:
+    """Return the nodes that are evaluated whenever the statement is: not those behind `and`, in lambdas and loops."""
+    found: list[ast.AST] = []
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        parts = list(ast.iter_child_nodes(node))
+        if not isinstance(node, _PERHAPS) and not any(isinstance(each, ast.comprehension) for each in parts):
+            found.append(node)
+            waiting.extend(parts)
+    return found
 
 
 def _calls_unsupported(raised: ast.Raise, name: str) -> bool:
@@ -286,8 +327,11 @@ def _complains_about(raised: ast.Raise, name: str) -> bool:
         return False
     text = " ".join(_texts(raised)).lower()
     named = words.strip("_").replace("_", " ")
-    about = bool(re.search(rf"{re.escape(named)}(?!-free)", text.replace("_", " ")))
-    return about and bool(_SAYS_MISSING.search(text)) and not _CONDITIONAL.search(text)
+    about = re.search(rf"{re.escape(named)}(?!-free)", text.replace("_", " "))
+    # "x is required when y is set" is about x alone; "y is required when x is set" is not.
+    other = _CONDITIONAL.search(text)
+    before = about is not None and (other is None or about.start() < other.start())
+    return before and bool(_SAYS_MISSING.search(text))
 
 
 def last_word(name: str) -> str:

@@ -1,14 +1,16 @@
-"""Dimensions that do not fit what is done along them, or what the lines beside do."""
+"""Dimensions and comparisons that do not fit what is done along them, or what the lines beside do."""
 
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tooling.python.module import keyword, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
+from tooling.review.rules.conditions import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,6 +110,83 @@ _KINDS: Final = frozenset(
 )
 
 
+def odd_twin(module: Module, _side: Side) -> Iterator[Place]:
+    """Find two statements side by side that differ in one word throughout, and in a dimension or a comparison.
+
+    chosen = chosen_rewards.gather(dim=-1, index=chosen_mask.sum(-1))
+    rejected = rejected_rewards.gather(dim=0, index=rejected_mask.sum(-1))
+    """
+    pairs = [pair for block in blocks(module) for step in (1, 2) for pair in zip(block, block[step:], strict=False)]
+    pairs += [
+        (node.body[0], node.orelse[0]) for node in module.nodes(ast.If) if len(node.body) == len(node.orelse) == 1
+    ]
+    for one, other in pairs:
+        found: list[tuple[str, str, str]] = []
+        if type(one) is not type(other) or not isinstance(one, _PLAIN) or not _compare(one, other, found):
+            continue
+        named = [(first, second) for kind, first, second in found if kind == "name"]
+        hard = [each for each in found if each[0] != "name"]
+        words = {_first_changed(*pair) for pair in named}
+        branches = module.parents[one] is module.parents[other] and other in getattr(module.parents[one], "orelse", ())
+        alike = (len(words) == 1 and len(named) > 1) or (branches and not named)
+        if len(hard) == 1 and alike and not any(set(each) & _ENDS for each in words):
+            kind, first, second = hard[0]
+            said = f"`{second}` where its twin has `{first}`: {kind}"
+            yield Place(module.path, other.lineno, said, f"{module.path}:{one.lineno}")
+
+
+_PLAIN: Final = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return)
+_ENDS: Final = frozenset(
+    [
+        *("first", "hi", "high", "higher", "last", "left", "lo", "low", "lower", "max", "min", "next", "prev", "right"),
+        *("col", "cols", "column", "end", "height", "row", "rows", "start", "upper", "width"),
+        *("h", "k", "q", "v", "w", "x", "y"),
+    ]
+)
+"""Words of things that are on two sides of a bound, or lie along two dimensions."""
+
+
+def _first_changed(one: str, other: str) -> tuple[str, str]:
+    pairs = itertools.zip_longest(one.split("_"), other.split("_"), fillvalue="")
+    return next((pair for pair in pairs if pair[0] != pair[1]), ("", ""))
+
+
+def _compare(one: Any, other: Any, found: list[tuple[str, str, str]], where: str = "") -> bool:
+    """Collect in what two trees of one shape differ: names, and numbers of dimensions and comparisons. False where
+    they have two shapes."""
+    if isinstance(one, ast.keyword) and isinstance(other, ast.keyword):
+        where = one.arg or ""
+    texts = [ast.unparse(each) if where in {"dim", "axis"} else "" for each in (one, other)]
+    # `-1` and `1` may be one dimension.
+    if texts[0] != texts[1] and all(re.fullmatch(r"-?\d", each) for each in texts) and "0" in texts:
+        found.append(("a dimension", texts[0], texts[1]))
+        return True
+    if type(one) is not type(other) or not isinstance(one, ast.AST):
+        return bool(one == other)
+    for field in one._fields:
+        first, second = getattr(one, field, None), getattr(other, field, None)
+        if isinstance(first, str) and isinstance(second, str):
+            if first != second:
+                found.append(("name", first, second))
+        elif isinstance(first, list) and isinstance(second, list):
+            operators = [_OPPOSED.get(type(each)) is type(twin) for each, twin in zip(first, second, strict=False)]
+            if field == "ops" and operators == [True]:
+                found.append(("a comparison", ast.unparse(one), ast.unparse(other)))
+            elif len(first) != len(second) or not all(
+                _compare(*each, found) for each in zip(first, second, strict=True)
+            ):
+                return False
+        elif isinstance(first, ast.AST) and isinstance(second, ast.AST):
+            if not _compare(first, second, found, where if field == "value" else ""):
+                return False
+        elif first != second:
+            return False
+    return True
+
+
+_OPPOSED: Final = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
+
+
 def index_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
     """Find `x.gather(dim=0, index=i.unsqueeze(-1))`, and `(x * m).sum(dim=0) / m.sum(dim=1)`."""
     for call in module.nodes(ast.Call):
@@ -137,5 +216,6 @@ def index_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
 RULES: Final = (
     Rule("over-rows", Severity.MEDIUM, in_tests=False, in_file=over_rows),
     Rule("unlike-twin", Severity.MEDIUM, in_tests=False, in_file=unlike_twin),
+    Rule("odd-twin", Severity.MEDIUM, in_tests=False, in_file=odd_twin),
     Rule("index-elsewhere", Severity.HIGH, in_tests=False, in_file=index_elsewhere),
 )

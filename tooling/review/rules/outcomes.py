@@ -199,6 +199,9 @@ def error_returned(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, "`NotImplementedError` is returned, and not raised")
 
 
+_SINGLE: Final = {bool, float, int}
+
+
 def returns_differ(module: Module, side: Side) -> Iterator[Place]:
     """Find `return False` in a function whose other paths return several values, and which says that it returns a
     tuple or has a caller that unpacks one. Other callers may well ask which of the two they got."""
@@ -206,7 +209,7 @@ def returns_differ(module: Module, side: Side) -> Iterator[Place]:
         inside = own_nodes(function)
         given = [each for each in inside if isinstance(each, ast.Return)]
         tuples = [each.value.elts for each in given if isinstance(each.value, ast.Tuple)]
-        single = [each for each in given if isinstance(each.value, ast.Constant) and isinstance(each.value.value, bool)]
+        single = [each for each in given if isinstance(each.value, ast.Constant) and type(each.value.value) in _SINGLE]
         if not single or not tuples or len(single) + len(tuples) < len(given) or len(set(map(len, tuples))) > 1:
             continue
         starred = any(isinstance(each, ast.Starred) for elts in tuples for each in elts)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
@@ -77,6 +78,34 @@ def group_unnamed(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, said, f"{module.path}:{other.lineno}")
 
 
+_OF_AN_AXIS: Final = re.compile(
+    r"(?<![a-z])(?:tp|cp|sp|ep|pp|tensor|context|sequence|expert|pipeline|ulysses)(?:_model)?(?:_parallel)?_(?:world_)?size\b"
+)
+
+
+def group_of_axis_unnamed(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a collective of all ranks whose list has one entry for each rank of one axis, which runs where that axis is
+    longer than one, or beside a group that the function looks up and does not use."""
+    for function in module.functions():
+        nodes = own_nodes(function)
+        calls = [each for each in nodes if isinstance(each, ast.Call) and collective(module, each)]
+        for call in calls:
+            if collective(module, call) == "barrier" or group_given(call, collective(module, call)):
+                continue
+            tests = [ast.unparse(each.test) for each in module.around(call, function) if isinstance(each, ast.If)]
+            sent = {each.id for each in ast.walk(call) if isinstance(each, ast.Name)}
+            made = [each for each in nodes if isinstance(each, ast.Assign) and last_name(each.targets[0]) in sent]
+            lists = [ast.unparse(each.value) for each in made if isinstance(each.value, ast.ListComp | ast.BinOp)]
+            axis = next((found[0] for text in (*tests, *lists) if (found := _OF_AN_AXIS.search(text))), "")
+            names = [each for each in ast.walk(function) if isinstance(each, ast.Name) and each.id.endswith("group")]
+            read = {each.id for each in names if isinstance(each.ctx, ast.Load)}
+            unused = next((each.id for each in names if each.id not in read and "old" not in each.id), "")
+            if axis or unused:
+                said = f"is about `{axis}`" if axis else f"looks up `{unused}`"
+                name = collective(module, call)
+                yield Place(module.path, call.lineno, f"`{name}` meets all ranks of the job; the code around it {said}")
+
+
 def barrier_on_devices(module: Module, _side: Side) -> Iterator[Place]:
     """Find `barrier(device_ids=[...])` of all ranks: it waits on the device, and hangs where one rank is not there."""
     for node in module.nodes(ast.Call):
@@ -109,5 +138,6 @@ RULES = (
     Rule("default-group-rank", Severity.HIGH, in_file=default_group_rank),
     Rule("barrier-on-devices", Severity.LOW, in_tests=False, in_file=barrier_on_devices),
     Rule("group-unnamed", Severity.MEDIUM, in_tests=False, in_file=group_unnamed),
+    Rule("group-of-axis-unnamed", Severity.HIGH, in_tests=False, in_file=group_of_axis_unnamed),
     Rule("sampler-without-epoch", Severity.MEDIUM, in_tests=False, in_file=sampler_without_epoch),
 )

@@ -22,6 +22,13 @@ _NAMED = re.compile(
     r"(?:.*_)?(?:reward|score|grade)s?(?:_(?:fn|func|function))?$"
 )
 """Names that say that a reward is returned, and not something about one: `score_port`, `load_scores`."""
+_FAILURES = frozenset(
+    [
+        *("BaseException", "ClientError", "ConnectionError", "Exception", "HTTPError", "ImportError", "OSError"),
+        *("OutOfMemoryError", "RequestException", "RuntimeError", "Timeout", "TimeoutError", "TimeoutExpired"),
+    ]
+)
+"""What happens to the process that scores, whatever the answer is."""
 _PARSING = frozenset(
     ["strip", "split", "findall", "search", "match", "group", "parse", "loads", "lower", "replace", "index"]
 )
@@ -42,7 +49,10 @@ def swallows(module: Module, _side: Side) -> Iterator[Place]:
         for node in own_nodes(function):
             if not isinstance(node, ast.ExceptHandler):
                 continue
-            broad = node.type is None or last_name(node.type) in {"Exception", "BaseException"}
+            kinds = (
+                {last_name(each) for each in ast.walk(node.type) if isinstance(each, ast.expr)} if node.type else set()
+            )
+            broad = node.type is None or bool(kinds & _FAILURES)
             last = node.body[-1]
             number = last.value if isinstance(last, ast.Return) else None
             number = number.operand if isinstance(number, ast.UnaryOp) else number
