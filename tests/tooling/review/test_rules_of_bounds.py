@@ -128,11 +128,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "def f(errors):\n    if len(errors) >= 0:\n        raise RuntimeError(errors)\n",
             "def f(x):\n    return x >= float('-inf')\n",
+            "def f(hits, tries):\n    return hits / tries if tries >= 0 else 0.0\n",
             "def f(x, group):\n    if group.world_size >= 1:\n        x = group.sum(x)\n    return x\n",
         ],
         [
             "def f(errors):\n    if len(errors) > 0:\n        raise RuntimeError(errors)\n",
             "def f(x):\n    return x > float('-inf')\n",
+            "def f(hits, tries):\n    return hits / tries if hits >= 0 else 0.0\n",
             "def f(world_size):\n    assert world_size >= 1\n    return 1 <= world_size\n",
         ],
     ),
@@ -206,6 +208,44 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["def code_reward(run, a):\n    try:\n        return run(a)\n    except TimeoutError:\n        return 0.0\n"],
         ["def code_reward(read, a):\n    try:\n        return read(a)\n    except ValueError:\n        return 0.0\n"],
     ),
+    "evaluated-with-gradients": (
+        [
+            "import torch\n\n\nclass A:\n    def evaluate(self, batch):\n        return self.model(**batch).logits\n",
+            "import torch\n\n\ndef load(model, saved):\n    for name, param in model.named_parameters():\n"
+            "        param.copy_(saved[name])\n",
+            "import torch\n\n\nclass Sgd:\n    def step(self, closure):\n        with torch.enable_grad():\n"
+            "            loss = closure()\n        for p in self.all():\n            p.add_(p.grad, alpha=-self.lr)\n"
+            "        return loss\n",
+        ],
+        [
+            "import torch\n\n\nclass A:\n    @torch.no_grad()\n    def evaluate(self, batch):\n"
+            "        return self.model(**batch).logits\n",
+            "import torch\n\n\ndef load(model, saved):\n    for name, param in model.named_parameters():\n"
+            "        param.data.copy_(saved[name])\n",
+            "import torch\n\n\ndef evaluate(model, batch):\n    return model(batch)\n\n\ndef run(model, batches):\n"
+            "    with torch.no_grad():\n        return [evaluate(model, each) for each in batches]\n",
+            "import torch\n\n\ndef train(model, batch):\n    loss = model(batch).loss\n    loss.backward()\n",
+        ],
+    ),
+    "returns-differ": (
+        [
+            "async def loop(self, ask):\n    while True:\n        try:\n            row = await ask()\n"
+            "        except OSError:\n            return 0.0\n        if row is None:\n            return\n",
+        ],
+        [
+            "def main(ask):\n    if ask():\n        return 1\n    return\n",
+        ],
+    ),
+    "group-unnamed": (
+        [
+            "import torch.distributed as dist\n\n\ndef f(x, y, tp):\n    dist.all_reduce(x, group=tp.group)\n"
+            "    dist.all_reduce(y, group=tp.group)\n    dist.all_reduce(x * y)\n",
+        ],
+        [
+            "import torch.distributed as dist\n\n\ndef f(x, y, tp):\n    dist.all_reduce(x, group=tp.group)\n"
+            "    dist.all_reduce(y)\n",
+        ],
+    ),
     "always-true": (
         [
             "import threading\n\n\nclass A:\n    def __init__(self):\n        self._lock = threading.Lock()\n\n"
@@ -234,8 +274,12 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "import aiohttp\n\n\nasync def f(session, url):\n    async with session.get(url) as answer:\n"
             "        rows = answer.json()\n        return rows['a']\n",
+            "async def f(client, urls):\n    first = await client.get(urls[0])\n    last = client.get(urls[1])\n"
+            "    return first.text, last.text\n",
         ],
         [
+            "import asyncio\n\n\nasync def f(client, urls):\n    first = await client.get(urls[0])\n"
+            "    last = client.get(urls[1])\n    return first.text, await last\n",
             "import httpx\n\n\nasync def f(client, url):\n    answer = await client.get(url)\n"
             "    rows = answer.json()\n    return rows['a']\n",
         ],

@@ -254,6 +254,18 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x):\n    row = {'part_1': x}\n    return row['part_2']\n",
         ],
     ),
+    "same-twice": (
+        [
+            "def f(mask):\n    return mask[:, 1:].bool() & mask[:, 1:].bool()\n",
+            "def f(x, g, y):\n    return g(x) if y else g(x)\n",
+            "def f(x, y):\n    x[:, 1:] = x[:, 1:]\n    return x\n",
+        ],
+        [
+            "def f(mask):\n    return mask[:, 1:].bool() & mask[:, :-1].bool()\n",
+            "def f(rows):\n    return rows.pop() - rows.pop()\n",
+            "def f(x, g, y):\n    return g(x) if y else g(y)\n",
+        ],
+    ),
     "never-reached": (
         [
             "def f(x, log):\n    y = x\n    z = y\n    return z\n    log(x)\n",

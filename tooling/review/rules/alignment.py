@@ -129,6 +129,9 @@ def cut_at_wrong_end(module: Module, _side: Side) -> Iterator[Place]:
         while isinstance(statement, ast.Attribute | ast.Call) and node not in getattr(statement, "args", ()):
             statement = module.parents.get(statement)
         target = last_name(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
+        made = next((each for each in module.around(node) if isinstance(each, ast.Assign)), None)
+        if cut == ":-1" and made is not None and last_name(made.targets[0]) == f"next_{name}":
+            yield Place(module.path, node.lineno, f"`next_{name}` begins with the first of `{name}`")
         if cut == ":-1" and _ABOUT_TARGETS.search(target) and _IDS.search(name):
             yield Place(module.path, node.lineno, f"`{target}` are cut at the end: each position has its own token")
     for call in module.nodes(ast.Call):

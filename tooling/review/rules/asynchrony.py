@@ -62,12 +62,7 @@ def file_in_async(module: Module, _side: Side) -> Iterator[Place]:
 def never_awaited(module: Module, side: Side) -> Iterator[Place]:
     """Find a coroutine that is created and dropped: one that is known, one of a function that the file awaits wherever
     else it calls it, and one of an object of which it awaits all other methods."""
-    awaited: Counter[str] = Counter()
-    plain: Counter[str] = Counter()
-    for each in module.nodes(ast.Call) if any(module.nodes(ast.Await)) else ():
-        name = dotted_name(each.func)
-        of = plain if not isinstance(module.parents.get(each), ast.Await) else awaited
-        of.update((name, name.rpartition(".")[0]) if "." in name else ())
+    awaited, plain = _how_often_awaited(module)
     for node in module.nodes(ast.Expr):
         call = node.value
         if not isinstance(call, ast.Call):
@@ -86,6 +81,17 @@ def never_awaited(module: Module, side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}(...)` is never awaited: it does not run")
 
 
+def _how_often_awaited(module: Module) -> tuple[Counter[str], Counter[str]]:
+    """Count the calls that are awaited, and those that are not, of each dotted name and of each owner of one."""
+    awaited: Counter[str] = Counter()
+    plain: Counter[str] = Counter()
+    for each in module.nodes(ast.Call) if any(module.nodes(ast.Await)) else ():
+        name = dotted_name(each.func)
+        of = plain if not isinstance(module.parents.get(each), ast.Await) else awaited
+        of.update((name, name.rpartition(".")[0]) if "." in name else ())
+    return awaited, plain
+
+
 _AT_ONCE: Final = frozenset({"cancel", "close", "put_nowait", "raise_for_status", "release", "set"})
 """Plain methods of objects whose other methods are coroutines."""
 _ENOUGH: Final = 3
@@ -94,15 +100,18 @@ _ENOUGH: Final = 3
 
 def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
     """Find a coroutine of ours that is used as if it were its result: `if self.ready(): ...`, `load().rows`."""
+    awaited_calls, plain_calls = _how_often_awaited(module)
     for node in module.nodes(ast.Call):
         parent = module.parents.get(node)
+        called = dotted_name(node.func)
+        alike = "." in called and awaited_calls[called] > 0 and plain_calls[called] == 1
         if isinstance(parent, ast.Await | ast.Expr) or not isinstance(module.function_of(node), ast.AsyncFunctionDef):
             continue
         name = ""
         if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
             name = parent.targets[0].id
         made = (name or _needs_result(module, node)) and (
-            _is_coroutine(module, side, node) or module.dotted(node.func) == "asyncio.gather"
+            alike or _is_coroutine(module, side, node) or module.dotted(node.func) == "asyncio.gather"
         )
         if made:
             function = module.function_of(node)
@@ -127,9 +136,13 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
             ):
                 said = f"`{name}` is a coroutine here, and what one returned elsewhere"
                 yield Place(module.path, node.lineno, said)
-            elif not name or (uses and not stored_again and all(_needs_result(module, each) for each in uses)):
+            elif not name or (uses and not stored_again and _needs_result(module, min(uses, key=_place))):
                 said = f"`{ast.unparse(node.func)}(...)` is used as if it were awaited"
                 yield Place(module.path, node.lineno, said)
+
+
+def _place(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
 
 
 _OF_FUTURES: Final = frozenset({"add_done_callback", "cancel", "cancelled", "done", "exception", "result"})

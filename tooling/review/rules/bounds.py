@@ -102,6 +102,17 @@ def always_holds(module: Module, _side: Side) -> Iterator[Place]:
         asks = isinstance(around, ast.If | ast.IfExp | ast.BoolOp)
         if operator is ast.GtE and right == "1" and asks and _SIZE.search(left):
             yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` always holds: one process is a group too")
+    choices: list[tuple[ast.expr, list[ast.AST]]] = [(each.test, [each.body]) for each in module.nodes(ast.IfExp)]
+    choices += [(each.test, [*each.body]) for each in module.nodes(ast.If)]
+    for condition, body in choices:
+        asked = _asked(condition)
+        if asked is None or asked[1:] != (ast.GtE, "0"):
+            continue
+        inside = [each for one in body for each in ast.walk(one) if isinstance(each, ast.BinOp)]
+        divided = [each.right for each in inside if isinstance(each.op, ast.Div | ast.FloorDiv | ast.Mod)]
+        if any(ast.unparse(each) == asked[0] for each in divided):
+            said = f"`{asked[0]}` may be 0 where `{ast.unparse(condition)}`, and is divided by"
+            yield Place(module.path, condition.lineno, said)
     for branch in module.nodes(ast.If):
         second = branch.orelse[0] if len(branch.orelse) == 1 else None
         one, other = _asked(branch.test), _asked(second.test) if isinstance(second, ast.If) else None

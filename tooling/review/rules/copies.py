@@ -155,6 +155,27 @@ def _is_close(one: str, other: str) -> bool:
     return not numbered and (sorted(one) == sorted(other) or SequenceMatcher(None, one, other).ratio() >= _CLOSE)
 
 
+_PURE: Final = frozenset(
+    {"abs", "bool", "detach", "float", "int", "item", "len", "long", "lower", "strip", "to", "unsqueeze"}
+)
+
+
+def same_twice(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `x - x`, `a and a`, `x if c else x`, and `x[:, 1:] = x[:, 1:]`."""
+    pairs: list[tuple[ast.expr, ast.expr, ast.AST]] = []
+    operators = (ast.Sub, ast.BitAnd, ast.BitOr, ast.BitXor, ast.FloorDiv, ast.Mod)
+    pairs += [(each.left, each.right, each) for each in module.nodes(ast.BinOp) if isinstance(each.op, operators)]
+    pairs += [(one, other, each) for each in module.nodes(ast.BoolOp) for one, other in itertools.pairwise(each.values)]
+    pairs += [(each.body, each.orelse, each) for each in module.nodes(ast.IfExp)]
+    pairs += [(each.targets[0], each.value, each) for each in module.nodes(ast.Assign)]
+    for one, other, node in pairs:
+        calls = [each for each in ast.walk(one) if isinstance(each, ast.Call)]
+        pure = all(last_name(each.func) in _PURE for each in calls) or isinstance(node, ast.IfExp)
+        plain = isinstance(one, ast.Constant) or (isinstance(node, ast.Assign) and not isinstance(one, ast.Subscript))
+        if type(one) is type(other) and pure and not plain and ast.unparse(one) == ast.unparse(other):
+            yield Place(module.path, one.lineno, f"`{ast.unparse(one)}` stands on both sides")
+
+
 def never_reached(module: Module, _side: Side) -> Iterator[Place]:
     """Find the first statement behind one that always leaves."""
     for block in blocks(module):
@@ -206,6 +227,7 @@ RULES: Final = (
     Rule("half-renamed", Severity.HIGH, in_file=half_renamed),
     Rule("wrapped-another", Severity.HIGH, in_file=wrapped_another),
     Rule("key-misspelt", Severity.HIGH, in_file=key_misspelt),
+    Rule("same-twice", Severity.MEDIUM, in_tests=False, in_file=same_twice),
     Rule("never-reached", Severity.MEDIUM, in_tests=False, in_file=never_reached),
     Rule("maybe-missing", Severity.MEDIUM, in_tests=False, in_file=maybe_missing),
 )

@@ -72,17 +72,13 @@ def unlike_twin(module: Module, _side: Side) -> Iterator[Place]:
             if len(parts) > 1 and all(parts):
                 twins[last_name(call.func), *parts].append(call)
         for calls in twins.values():
-            if len({_dimension(each) for each in calls}) == 2:
-                first, odd = _odd(calls)
+            dims = [_dimension(each) for each in calls]
+            if len(set(dims)) == 2:
+                # The one that is alone with its dimension; of two, the later one
+                odd = next((each for each in reversed(calls) if dims.count(_dimension(each)) == 1), calls[-1])
+                first = next(each for each in calls if _dimension(each) != _dimension(odd))
                 said = f"`{ast.unparse(odd)}`: its twin has `dim={_dimension(first)}`"
                 yield Place(module.path, odd.lineno, said, f"{module.path}:{first.lineno}")
-
-
-def _odd(calls: list[ast.Call]) -> tuple[ast.Call, ast.Call]:
-    """Return two calls of which the second is alone with its dimension; of two, the later one."""
-    dims = [_dimension(each) for each in calls]
-    odd = next((each for each in reversed(calls) if dims.count(_dimension(each)) == 1), calls[-1])
-    return next(each for each in calls if _dimension(each) != _dimension(odd)), odd
 
 
 def _parts(module: Module, call: ast.Call) -> list[str]:

@@ -11,7 +11,7 @@ from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.distributed import collective
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tooling.python.module import Module
     from tooling.review.repository.side import Side
@@ -255,7 +255,70 @@ def histogram_end(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, node.lineno, "bins of `histc` are narrower than one: counts of integers are wrong")
 
 
+_WITHOUT: Final = frozenset({"inference_mode", "no_grad", "set_grad_enabled"})
+_LOOKS: Final = re.compile(
+    r"^_*(?:(?:batch_)?generat(?:e|ion)(?!.*step)|evaluate|validate|predict|.*inference|forward_only|eval_(?:step|loop))"
+    r"|_(?:generate|evaluate|inference)$|^_*compute_(?:ref|reference|old|values|rm|reward)"
+)
+"""Names of functions that look at what a model says, and train nothing."""
+_MODEL: Final = re.compile(r"^_?(?:model|module|ref_model|reward_model|policy|critic|network|actor_module)$")
+_TRAINS: Final = frozenset({"backward", "requires_grad_", "step", "zero_grad"})
+_IN_PLACE: Final = frozenset({"add_", "copy_", "div_", "fill_", "lerp_", "mul_", "sub_", "zero_"})
+
+
+def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
+    """Find an evaluation that runs a model with gradients, parameters that are changed in place with them, and a step
+    that enables what nothing has disabled; in a file that knows `no_grad`, and not where callers use it."""
+    guarded = [each for each in module.functions() if _mentions(each.decorator_list, _WITHOUT)]
+    withs: list[ast.With | ast.AsyncWith] = [*module.nodes(ast.With), *module.nodes(ast.AsyncWith)]
+    held = [each for each in withs if _mentions(each.items, _WITHOUT)]
+    called = {last_name(each.func) for one in (*guarded, *held) for each in ast.walk(one) if isinstance(each, ast.Call)}
+    for function in module.functions() if "torch" in module.text else ():
+        if function in guarded or function.name in called or any(each in guarded for each in module.around(function)):
+            continue
+        nodes = own_nodes(function)
+        calls = [each for each in nodes if isinstance(each, ast.Call)]
+        names = {last_name(each.func) for each in calls}
+        if names & _TRAINS or names & _WITHOUT or "enable_grad" in names:
+            # `backward` runs without gradients anyway, and `.data` has none.
+            plain = function.name != "backward" and ".data" not in ast.unparse(function)
+            if "enable_grad" in names and plain and not names & _WITHOUT:
+                said = f"`{function.name}` enables gradients, and nothing has disabled them"
+                yield Place(module.path, function.lineno, said)
+            continue
+        runs = next((each for each in calls if _MODEL.match(last_name(each.func))), None)
+        if runs is not None and _LOOKS.search(function.name):
+            said = f"`{function.name}` keeps what `{ast.unparse(runs.func)}` needs for gradients"
+            yield Place(module.path, function.lineno, said)
+        changed = _parameter_changed(nodes, calls)
+        if changed is not None:
+            said = f"`{ast.unparse(changed.func)}` changes a parameter in place, with gradients"
+            yield Place(module.path, function.lineno, said)
+
+
+def _mentions(nodes: Sequence[ast.AST], names: frozenset[str]) -> bool:
+    parts = (each for one in nodes for each in ast.walk(one) if isinstance(each, ast.Name | ast.Attribute))
+    return any(last_name(each) in names for each in parts)
+
+
+def _parameter_changed(nodes: list[ast.AST], calls: list[ast.Call]) -> ast.Call | None:
+    """Return `p.copy_(x)` in `for p in model.parameters()`."""
+    loops = [each for each in nodes if isinstance(each, ast.For)]
+    named = {
+        name.id
+        for each in loops
+        for name in ast.walk(each.target)
+        if isinstance(name, ast.Name) and (name.id.endswith("param") or "parameters()" in ast.unparse(each.iter))
+    }
+    for call in calls:
+        owner = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr in _IN_PLACE else None
+        if isinstance(owner, ast.Name) and owner.id in named:
+            return call
+    return None
+
+
 RULES = (
+    Rule("evaluated-with-gradients", Severity.MEDIUM, in_tests=False, in_file=gradients_kept),
     Rule("unguarded-mask-division", Severity.HIGH, in_tests=False, in_file=unguarded_mask_division),
     Rule("unmasked-numerator", Severity.HIGH, in_tests=False, in_file=unmasked_numerator),
     Rule("dropped-result", Severity.HIGH, in_file=dropped_result),

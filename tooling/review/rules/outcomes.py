@@ -210,6 +210,11 @@ def returns_differ(module: Module, side: Side) -> Iterator[Place]:
         given = [each for each in inside if isinstance(each, ast.Return)]
         tuples = [each.value.elts for each in given if isinstance(each.value, ast.Tuple)]
         single = [each for each in given if isinstance(each.value, ast.Constant) and type(each.value.value) in _SINGLE]
+        nothing = [each for each in given if each.value is None]
+        scores = [each for each in single if isinstance(each.value, ast.Constant) and type(each.value.value) is float]
+        if len(scores) == 1 and len(nothing) == len(given) - 1 > 0:
+            said = f"`{ast.unparse(scores[0])}`: `{function.name}` returns nothing elsewhere"
+            yield Place(module.path, scores[0].lineno, said)
         if not single or not tuples or len(single) + len(tuples) < len(given) or len(set(map(len, tuples))) > 1:
             continue
         starred = any(isinstance(each, ast.Starred) for elts in tuples for each in elts)

@@ -61,12 +61,13 @@ def group_unnamed(module: Module, _side: Side) -> Iterator[Place]:
         function = module.function_of(node) if name else None
         owner = module.class_of(function) if function is not None else None
         # Barriers of different classes may be for different ranks.
-        for each in dict.fromkeys([owner] if name == "barrier" else [None, owner]) if name else ():
+        for each in dict.fromkeys([owner] if name == "barrier" else [None, owner, function]) if name else ():
             owners.setdefault((each, name == "barrier"), []).append(node)
     found: dict[ast.Call, ast.Call] = {}
     for (within, barrier), calls in owners.items():
         named = [each for each in calls if group_given(each, collective(module, each))]
-        few = not named if barrier else len(named) < MOST_NAMED or len(named) < 0.75 * len(calls)
+        most = MOST_NAMED - isinstance(within, Function)
+        few = not named if barrier else len(named) < most or len(named) < most / (most + 1) * len(calls)
         if not few and not (barrier and within is None):
             found |= {each: named[0] for each in calls if each not in named}
     for node, other in found.items():
@@ -79,7 +80,8 @@ def group_unnamed(module: Module, _side: Side) -> Iterator[Place]:
 
 
 _OF_AN_AXIS: Final = re.compile(
-    r"(?<![a-z])(?:tp|cp|sp|ep|pp|tensor|context|sequence|expert|pipeline|ulysses)(?:_model)?(?:_parallel)?_(?:world_)?size\b"
+    r"(?<![a-z])(?:tp|cp|sp|ep|pp|tensor|context|sequence|expert|pipeline|ulysses|ring_attn)"
+    r"(?:_model)?(?:_parallel)?_(?:(?:world_)?size|(?:first_|last_)?rank)\b|data_parallel_world_size\(\)|_in_\w+_group\b"
 )
 
 
@@ -92,11 +94,15 @@ def group_of_axis_unnamed(module: Module, _side: Side) -> Iterator[Place]:
         for call in calls:
             if collective(module, call) == "barrier" or group_given(call, collective(module, call)):
                 continue
-            tests = [ast.unparse(each.test) for each in module.around(call, function) if isinstance(each, ast.If)]
+            around = list(module.around(call, function))
+            tests = [ast.unparse(each.test) for each in around if isinstance(each, ast.If)]
             sent = {each.id for each in ast.walk(call) if isinstance(each, ast.Name)}
             made = [each for each in nodes if isinstance(each, ast.Assign) and last_name(each.targets[0]) in sent]
             lists = [ast.unparse(each.value) for each in made if isinstance(each.value, ast.ListComp | ast.BinOp)]
+            lists += [ast.unparse(each) for each in (keyword(call, "src"), keyword(call, "dst")) if each is not None]
             axis = next((found[0] for text in (*tests, *lists) if (found := _OF_AN_AXIS.search(text))), "")
+            over = [each.target for each in around if isinstance(each, ast.For)]
+            axis = axis or next((last_name(each) for each in over if last_name(each).endswith("group")), "")
             names = [each for each in ast.walk(function) if isinstance(each, ast.Name) and each.id.endswith("group")]
             read = {each.id for each in names if isinstance(each.ctx, ast.Load)}
             unused = next((each.id for each in names if each.id not in read and "old" not in each.id), "")
