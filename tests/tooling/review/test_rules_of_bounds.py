@@ -115,6 +115,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(size):\n    if size < 0:\n        raise ValueError('size must be positive')\n",
             "def f(n, most):\n    if n >= most:\n        raise ValueError(f'n must not exceed {most}')\n",
             "def f(n):\n    assert n >= 0, f'n must be > 0, got {n}'\n",
+            "def f(n, max_size):\n    if n >= max_size:\n        raise ValueError(f'n exceeds {max_size}')\n",
             "class Node:\n    def __lt__(self, other):\n        return self.score <= other.score\n",
         ],
         [
@@ -122,6 +123,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(size):\n    if size < 0:\n        raise ValueError('size must be non-negative')\n",
             "def f(n, most):\n    if n >= most:\n        raise ValueError(f'n must be below {most}')\n",
             "def f(rows):\n    assert len(rows) > 0, 'needs at least one row'\n",
+            "def f(i, max_size):\n    if i >= max_size:\n        raise ValueError(f'i exceeds {max_size}')\n",
         ],
     ),
     "always-holds": (
@@ -129,6 +131,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(errors):\n    if len(errors) >= 0:\n        raise RuntimeError(errors)\n",
             "def f(x):\n    return x >= float('-inf')\n",
             "def f(hits, tries):\n    return hits / tries if tries >= 0 else 0.0\n",
+            "def f(x, mask, done):\n    return (mask.sum(dim=-1) >= 0) & done, x.dim() >= 0\n",
             "def f(x, group):\n    if group.world_size >= 1:\n        x = group.sum(x)\n    return x\n",
         ],
         [
@@ -155,6 +158,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(workers):\n    for i in range(len(workers) - 1):\n        workers[i].start()\n",
             "def f(self, board):\n    for r in range(self.num_rows - 1):\n        for c in range(self.num_rows):\n"
             "            board[r][c] = 0\n",
+            "def f(rows, num_rows):\n    return rows.select(range(num_rows - 1))\n",
+            "def f(x, n, use):\n    for t in range(n - 1):\n        use(x[t] if t < n - 1 else 0)\n",
             "def f(tasks, use):\n    for i in range(len(tasks) - 1):\n        if tasks[i]:\n"
             "            use(tasks[i])\n",
         ],
@@ -162,6 +167,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(workers):\n    for i in range(len(workers)):\n        workers[i].start()\n",
             "def f(x, use):\n    for i in range(len(x) - 1):\n        use(x[i], x[i + 1])\n",
             "def f(x, use):\n    for i in range(len(x) - 1):\n        use(x[i])\n    return x[-1]\n",
+            "def f(num_layers, make):\n    return [make() for _ in range(num_layers - 1)]\n",
         ],
     ),
     "odd-twin": (

@@ -58,7 +58,11 @@ def bound_contradicts(module: Module, _side: Side) -> Iterator[Place]:
         asked = _asked(test)
         said = "".join(str(each.value) for each in ast.walk(message) if isinstance(each, ast.Constant)).lower()
         found = [kind for kind, words in _ALLOWS if words.search(said)]
-        if asked is None or len(found) != 1:
+        if asked is None:
+            continue
+        if refused and "exceed" in said and "max" in asked[2] and not _INDEX.search(asked[0]):
+            found = [ast.GtE]
+        if len(found) != 1:
             continue
         wrong = found[0] if refused else _NEGATED[found[0]]
         # An assertion may say what is the case instead; "at least one" is `> 0`.
@@ -94,12 +98,16 @@ def always_holds(module: Module, _side: Side) -> Iterator[Place]:
         negative = infinite is not None and "-" in right
         if infinite is not None and operator is (ast.GtE if negative else ast.LtE):
             yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` holds for every number")
-        counted = isinstance(test.left, ast.Call) and last_name(test.left.func) in {"len", "numel"}
+        around = module.parents.get(test)
+        asks = isinstance(around, ast.If | ast.IfExp | ast.BoolOp)
+        refuses = isinstance(around, ast.If) and isinstance(around.body[0], ast.Raise)
+        counted = isinstance(test.left, ast.Call) and last_name(test.left.func) in _COUNTS
+        counted |= re.search(r"\.shape\[-?\d\]$|\.ndim$|mask\w*\.sum\([^()]*\)$", left) is not None
+        counted |= asks and not refuses and re.search(r"(?:^|\.)num_\w+$", left) is not None and operator is ast.GtE
         if counted and operator in {ast.GtE, ast.Lt} and right == "0":
             said = "always holds" if operator is ast.GtE else "never holds"
             yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` {said}")
-        around = module.parents.get(test)
-        asks = isinstance(around, ast.If | ast.IfExp | ast.BoolOp)
+        asks |= isinstance(around, ast.Assign)
         if operator is ast.GtE and right == "1" and asks and _SIZE.search(left):
             yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` always holds: one process is a group too")
     choices: list[tuple[ast.expr, list[ast.AST]]] = [(each.test, [each.body]) for each in module.nodes(ast.IfExp)]
@@ -123,6 +131,7 @@ def always_holds(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, branch.lineno, said)
 
 
+_COUNTS: Final = frozenset({"device_count", "dim", "len", "numel", "size"})
 _SIZE: Final = re.compile(r"(?:(?:^|\.|_)world_size|parallel_size|(?:^|\.|_)[a-z]{0,2}p_size|_world_size\(\))$")
 
 
@@ -166,25 +175,22 @@ def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
 
 def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
     """Find `for i in range(num_workers - 1)` and `range(len(x) - 1)` whose body asks nothing of a next one."""
-    loops: list[ast.For | ast.comprehension] = [*module.nodes(ast.For), *module.nodes(ast.comprehension)]
-    for loop in loops:
-        call = loop.iter
-        if not isinstance(call, ast.Call) or last_name(call.func) not in {"range", "trange"} or not call.args:
-            continue
-        bound, one = call.args[0], ast.unparse(loop.target)
+    for call in module.nodes(ast.Call):
+        bound = call.args[0] if last_name(call.func) in {"range", "trange"} and len(call.args) == 1 else None
         if not isinstance(bound, ast.BinOp) or not isinstance(bound.op, ast.Sub) or ast.unparse(bound.right) != "1":
             continue
+        loop = next((each for each in module.around(call) if isinstance(each, ast.For | ast.comprehension)), None)
+        loop = loop if loop is not None and call in ast.walk(loop.iter) else None
         count, less = ast.unparse(bound.left), ast.unparse(bound)
-        text = ast.unparse(loop if isinstance(loop, ast.For) else module.parents[loop]).replace(less, "")
-        around = ast.unparse(module.function_of(loop) or module.tree).replace(less, "")
+        one = ast.unparse(loop.target) if loop is not None else "n"
+        body = loop if isinstance(loop, ast.For) else module.parents[loop or call]
+        text = ast.unparse(body)
+        around = ast.unparse(module.function_of(call) or module.tree).replace(less, "")
         # Pairs need all but one, and so does who treats the last one apart.
-        if (
-            not one.startswith("_")
-            and len(call.args) == 1
-            and _COUNT.search(count)
-            and not re.search(rf"\b{one} [+-] 1\b", text)
-            and not _LAST.search(around)
-        ):
+        paired = re.search(rf"\b{re.escape(one)} [+-] 1\b", text.replace(less, "")) or _LAST.search(around)
+        plain = not one.startswith("_") and _COUNT.search(count) and not paired
+        always = loop is not None and f"{one} < {less}" in text
+        if plain or always or isinstance(bound.left, ast.Constant):
             yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` leaves the last one out")
 
 
