@@ -77,6 +77,18 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(logits):\n    return logits.mean(dim=0)\n",
         ],
     ),
+    "shape-said-otherwise": (
+        [
+            "from torch import cat\n\n\ndef f(a, b):\n    return cat([a, b], dim=0)  # (B, P+C)\n",
+            "from torch import cat\n\n\ndef f(rows):\n    x = cat(rows, dim=1)  # (batch_size)\n    return x\n",
+            "def f(x, y):\n    return x - x.mean(dim=-1, keepdim=True) - y * (x * y).mean(dim=0, keepdim=True)\n",
+        ],
+        [
+            "from torch import cat\n\n\ndef f(a, b):\n    return cat([a, b], dim=-1)  # (B, P+C)\n",
+            "from torch import cat\n\n\ndef f(rows):\n    x = cat(rows, dim=1)  # (batch_size, length)\n    return x\n",
+            "def f(x, y):\n    return x - x.mean(dim=-1, keepdim=True) - y * (x * y).mean(dim=1, keepdim=True)\n",
+        ],
+    ),
     "unlike-twin": (
         [
             "from torch import cat\n\n\ndef f(p_ids, a_ids, p_mask, a_mask):\n    ids = cat([p_ids, a_ids], dim=1)\n"

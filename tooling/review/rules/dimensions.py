@@ -209,7 +209,33 @@ def index_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, ratio.lineno, f"sums along {dims[0]} are divided by counts along {dims[1]}")
 
 
+_SHAPE: Final = re.compile(r"#\s*(?:\w+:\s*)?(?:shape:?\s*)?[(\[]([^()\[\]]+)[)\]]\s*$", re.IGNORECASE)
+
+
+def shape_said_otherwise(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `cat([a, b], dim=0)  # (batch, prompt + answer)`, and a dimension that the shape behind it does not have."""
+    for call in module.nodes(ast.Call):
+        dim = _dimension(call)
+        if last_name(call.func) not in {"cat", "concat", "stack"} or dim is None:
+            continue
+        said = _SHAPE.search(module.lines[(call.end_lineno or call.lineno) - 1])
+        parts = [each.strip() for each in said[1].split(",") if each.strip()] if said is not None else []
+        sums = [at for at, each in enumerate(parts) if "+" in each] if last_name(call.func) != "stack" else []
+        beyond = bool(parts) and "..." not in parts and not -len(parts) <= dim < len(parts)
+        elsewhere = len(sums) == 1 and dim not in {sums[0], sums[0] - len(parts)}
+        if beyond or elsewhere:
+            yield Place(module.path, call.lineno, f"`dim={dim}`, and the shape behind it is ({', '.join(parts)})")
+    for statement in (*module.nodes(ast.Assign), *module.nodes(ast.Return)):
+        kept = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and keyword(each, "keepdim")]
+        dims = {_dimension(each): each for each in kept}
+        functions = {last_name(each.func) for each in kept}
+        if len(dims) == 2 and None not in dims and 0 in dims and len(functions) == 1:
+            said_of = f"`{ast.unparse(dims[0].func)}` along 0, beside one along {next(each for each in dims if each)}"
+            yield Place(module.path, dims[0].lineno, said_of)
+
+
 RULES: Final = (
+    Rule("shape-said-otherwise", Severity.MEDIUM, in_tests=False, in_file=shape_said_otherwise),
     Rule("over-rows", Severity.MEDIUM, in_tests=False, in_file=over_rows),
     Rule("unlike-twin", Severity.MEDIUM, in_tests=False, in_file=unlike_twin),
     Rule("odd-twin", Severity.MEDIUM, in_tests=False, in_file=odd_twin),
