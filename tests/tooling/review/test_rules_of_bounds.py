@@ -264,6 +264,20 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "    dist.all_reduce(y)\n",
         ],
     ),
+    "literal-placeholders": (
+        [
+            "def f(read, prefix):\n    return read('{prefix}.up.weight')\n",
+            "def f(spec, tool):\n    return spec.get('text') or 'Call the {tool}.'\n",
+        ],
+        [
+            "def f(app):\n    @app.post('/close/{worker}')\n    def close(worker):\n        return worker\n",
+            "def f(read, prefix):\n    return read('{prefix}.up.weight').format(prefix=prefix)\n",
+        ],
+    ),
+    "print-in-library": (
+        ["import logging\n\nlogger = logging.getLogger(__name__)\n\n\ndef f(x):\n    print(f'made {x}')\n"],
+        ["import logging\n\nlog = logging.getLogger(__name__)\n\n\ndef f(x):\n    print(x)\n    print(log, x)\n"],
+    ),
     "always-true": (
         [
             "import threading\n\n\nclass A:\n    def __init__(self):\n        self._lock = threading.Lock()\n\n"

@@ -32,7 +32,9 @@ def literal_placeholders(module: Module, _side: Side) -> Iterator[Place]:
             continue
         names = set(_PLACEHOLDER.findall(node.value))
         function = module.function_of(node)
-        if not names or not isinstance(function, Function) or not _is_message(module, node):
+        if not names or not isinstance(function, Function):
+            continue
+        if not _is_message(module, node) and not _is_given(module, node):
             continue
         own = {
             each.id for each in own_nodes(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
@@ -60,6 +62,15 @@ def _is_message(module: Module, node: ast.Constant) -> bool:
     return logs and len(parent.args) == 1 and not parent.keywords
 
 
+def _is_given(module: Module, node: ast.Constant) -> bool:
+    """Whether a string goes somewhere as it stands, in a file that fills in no template; a route is one."""
+    parent = module.parents.get(node)
+    route = isinstance(module.parents[parent], Function) if isinstance(parent, ast.Call) else False
+    handed = isinstance(parent, ast.Call) and node in parent.args and not parent.keywords and not route
+    fills = any(word in module.text for word in (".format", "replace(", "Template"))
+    return (handed or isinstance(parent, ast.BoolOp | ast.BinOp)) and not fills and "\\" not in str(node.value)
+
+
 def print_in_library(module: Module, side: Side) -> Iterator[Place]:
     """Find the first `print` in a module that logs nearly everything else, or of a package that has a logging module of
     its own, and has nothing of a program."""
@@ -73,7 +84,12 @@ def print_in_library(module: Module, side: Side) -> Iterator[Place]:
     logged = sum(bool(_LOGGERS.match(last_name(each.value))) for each in called)
     own = _own_logging(module, side)
     first = min(printed, key=lambda each: each.lineno)
-    if loggers and logged >= LOGGED_PER_PRINT * len(printed):
+    made = [last_name(each.targets[0]) for each in module.nodes(ast.Assign) if module.function_of(each) is None]
+    read = {each.id for each in module.nodes(ast.Name) if isinstance(each.ctx, ast.Load)}
+    idle = next((name for name in made if _LOGGERS.match(name) and name not in read), "")
+    if idle and len(printed) == 1:
+        yield Place(module.path, first.lineno, f"`print` beside `{idle}`, which nothing uses")
+    elif loggers and logged >= LOGGED_PER_PRINT * len(printed):
         yield Place(module.path, first.lineno, f"`print` in a module that logs through `{min(loggers)}`")
     elif own:
         yield Place(module.path, first.lineno, f"`print` in a package that logs through `{own}`")
