@@ -179,6 +179,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(workers):\n    for i in range(len(workers)):\n        workers[i].start()\n",
             "def f(x, use):\n    for i in range(len(x) - 1):\n        use(x[i], x[i + 1])\n",
             "def f(x, use):\n    for i in range(len(x) - 1):\n        use(x[i])\n    return x[-1]\n",
+            "def f(units, end):\n    # all but the last one\n    for i in range(len(units) - 1):\n"
+            "        units[i] += end\n",
             "def f(num_layers, make):\n    return [make() for _ in range(num_layers - 1)]\n",
         ],
     ),
@@ -198,6 +200,9 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "    b = rejected_rewards.gather(dim=-1, index=rejected_ends)\n    return a, b\n",
             "def f(first_scores, last_scores, limit):\n    first_wrong = first_scores.all() > limit\n"
             "    last_wrong = last_scores.all() >= limit\n    return first_wrong, last_wrong\n",
+            "def f(x, axis):\n    if axis == 'row':\n        out = x.all(axis=1)\n    else:\n"
+            "        out = x.all(axis=0)\n"
+            "    return out\n",
             "def f(x, y):\n    rows = x.sum(dim=0)\n    total = y.sum(dim=1)\n    return rows, total\n",
         ],
     ),
@@ -242,6 +247,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "        param.data.copy_(saved[name])\n",
             "import torch\n\n\ndef evaluate(model, batch):\n    return model(batch)\n\n\ndef run(model, batches):\n"
             "    with torch.no_grad():\n        return [evaluate(model, each) for each in batches]\n",
+            "import torch\n\n\ndef update(params, grads):\n    for param in params:\n"
+            "        param.add_(grads[param])\n",
             "import torch\n\n\ndef train(model, batch):\n    loss = model(batch).loss\n    loss.backward()\n",
         ],
     ),
@@ -272,6 +279,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "def f(app):\n    @app.post('/close/{worker}')\n    def close(worker):\n        return worker\n",
             "def f(read, prefix):\n    return read('{prefix}.up.weight').format(prefix=prefix)\n",
+            "def f(log, color, tag):\n    log.debug(color + '{tag}', tag=tag)\n",
         ],
     ),
     "print-in-library": (

@@ -190,7 +190,8 @@ def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
         paired = re.search(rf"\b{re.escape(one)} [+-] 1\b", text.replace(less, "")) or _LAST.search(around)
         plain = not one.startswith("_") and _COUNT.search(count) and not paired
         always = loop is not None and f"{one} < {less}" in text
-        if plain or always or isinstance(bound.left, ast.Constant):
+        told = any("last" in line for line in module.lines[call.lineno - 2 : call.lineno])
+        if (plain or always or isinstance(bound.left, ast.Constant)) and not told:
             yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` leaves the last one out")
 
 

@@ -181,7 +181,7 @@ def _raised_where_right(test: ast.expr, raised: ast.Raise) -> str:
     asked = last_name(test.func if isinstance(test, ast.Call) else test) if plain else ""
     if _AVAILABLE.fullmatch(asked):
         imports = last_name(raised.exc.func) in {"ImportError", "ModuleNotFoundError"}
-        if _NOT_INSTALLED.search(text) and (imports or "conflict" not in text):
+        if _NOT_INSTALLED.search(text) and (imports or "conflict" not in text) and "uninstall" not in text:
             return f"says that something is missing where `{ast.unparse(test)}` holds"
     name, is_none = _compared_with_none(test)
     words = last_word(name).replace("_", " ")

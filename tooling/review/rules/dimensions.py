@@ -114,7 +114,9 @@ def odd_twin(module: Module, _side: Side) -> Iterator[Place]:
     """
     pairs = [pair for block in blocks(module) for step in (1, 2) for pair in zip(block, block[step:], strict=False)]
     pairs += [
-        (node.body[0], node.orelse[0]) for node in module.nodes(ast.If) if len(node.body) == len(node.orelse) == 1
+        (node.body[0], node.orelse[0])
+        for node in module.nodes(ast.If)
+        if len(node.body) == len(node.orelse) == 1 and not re.search(r"axis|dim|row|col", ast.unparse(node.test))
     ]
     for one, other in pairs:
         found: list[tuple[str, str, str]] = []

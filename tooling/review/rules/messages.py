@@ -65,8 +65,10 @@ def _is_message(module: Module, node: ast.Constant) -> bool:
 def _is_given(module: Module, node: ast.Constant) -> bool:
     """Whether a string goes somewhere as it stands, in a file that fills in no template; a route is one."""
     parent = module.parents.get(node)
+    if any(isinstance(each, ast.Call) and each.keywords for each in module.around(node)):
+        return False
     route = isinstance(module.parents[parent], Function) if isinstance(parent, ast.Call) else False
-    handed = isinstance(parent, ast.Call) and node in parent.args and not parent.keywords and not route
+    handed = isinstance(parent, ast.Call) and node in parent.args and not route
     fills = any(word in module.text for word in (".format", "replace(", "Template"))
     return (handed or isinstance(parent, ast.BoolOp | ast.BinOp)) and not fills and "\\" not in str(node.value)
 

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes
+from tooling.python.module import Function, last_name, own_nodes, parameters
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.distributed import collective
 
@@ -281,7 +281,7 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
         names = {last_name(each.func) for each in calls}
         if names & _TRAINS or names & _WITHOUT or "enable_grad" in names:
             # `backward` runs without gradients anyway, and `.data` has none.
-            plain = function.name != "backward" and ".data" not in ast.unparse(function)
+            plain = function.name != "backward" and ".data" not in ast.unparse(function) and not function.decorator_list
             if "enable_grad" in names and plain and not names & _WITHOUT:
                 said = f"`{function.name}` enables gradients, and nothing has disabled them"
                 yield Place(module.path, function.lineno, said)
@@ -290,7 +290,15 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
         if runs is not None and _LOOKS.search(function.name):
             said = f"`{function.name}` keeps what `{ast.unparse(runs.func)}` needs for gradients"
             yield Place(module.path, function.lineno, said)
-        changed = _parameter_changed(nodes, calls)
+        # What goes over parameters that it is given leaves that to its caller.
+        given = parameters(function)
+        loops = [each for each in nodes if isinstance(each, ast.For)]
+        loops = [
+            each
+            for each in loops
+            if not any(_root(part) in given for part in ast.walk(each.iter)) or "parameters()" in ast.unparse(each.iter)
+        ]
+        changed = _parameter_changed(loops, calls)
         if changed is not None:
             said = f"`{ast.unparse(changed.func)}` changes a parameter in place, with gradients"
             yield Place(module.path, function.lineno, said)
@@ -301,9 +309,8 @@ def _mentions(nodes: Sequence[ast.AST], names: frozenset[str]) -> bool:
     return any(last_name(each) in names for each in parts)
 
 
-def _parameter_changed(nodes: list[ast.AST], calls: list[ast.Call]) -> ast.Call | None:
+def _parameter_changed(loops: list[ast.For], calls: list[ast.Call]) -> ast.Call | None:
     """Return `p.copy_(x)` in `for p in model.parameters()`."""
-    loops = [each for each in nodes if isinstance(each, ast.For)]
     named = {
         name.id
         for each in loops

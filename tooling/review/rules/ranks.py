@@ -144,6 +144,6 @@ RULES = (
     Rule("default-group-rank", Severity.HIGH, in_file=default_group_rank),
     Rule("barrier-on-devices", Severity.LOW, in_tests=False, in_file=barrier_on_devices),
     Rule("group-unnamed", Severity.MEDIUM, in_tests=False, in_file=group_unnamed),
-    Rule("group-of-axis-unnamed", Severity.HIGH, in_tests=False, in_file=group_of_axis_unnamed),
+    Rule("group-of-axis-unnamed", Severity.MEDIUM, in_tests=False, in_file=group_of_axis_unnamed),
     Rule("sampler-without-epoch", Severity.MEDIUM, in_tests=False, in_file=sampler_without_epoch),
 )
