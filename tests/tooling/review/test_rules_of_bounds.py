@@ -282,6 +282,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(log, color, tag):\n    log.debug(color + '{tag}', tag=tag)\n",
         ],
     ),
+    "dropped-result": (
+        ["import torch\n\n\ndef f(n, kind):\n    mask = n.make()\n    mask.to(kind)\n    return mask[None, :, :]\n"],
+        ["import torch\n\n\ndef f(model, kind):\n    model.to(kind)\n    return model.layers[0]\n"],
+    ),
     "print-in-library": (
         ["import logging\n\nlogger = logging.getLogger(__name__)\n\n\ndef f(x):\n    print(f'made {x}')\n"],
         ["import logging\n\nlog = logging.getLogger(__name__)\n\n\ndef f(x):\n    print(x)\n    print(log, x)\n"],

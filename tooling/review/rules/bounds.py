@@ -30,7 +30,7 @@ _ALLOWS: Final = (
             r"\bor (?:less|fewer|smaller)\b|\bno more than\b"
         ),
     ),
-    (ast.Lt, re.compile(r"> 0|(?<!non-)(?<!non)\bpositive\b|(?:greater|larger|more) than (?!or equal)")),
+    (ast.Lt, re.compile(r"> 0|(?<!non-)(?<!non)\bpositive\b|must (?:be )?(?:greater|larger|more) than (?!or equal)")),
     (ast.Gt, re.compile(r"\bmust be (?:strictly )?(?:less|smaller) than (?!or equal)")),
 )
 """Comparison of a guard -> what an error says that is allowed where it holds, so that the guard refuses too much or too

@@ -62,6 +62,10 @@ def _is_message(module: Module, node: ast.Constant) -> bool:
     return logs and len(parent.args) == 1 and not parent.keywords
 
 
+_OF_OTHERS: Final = re.compile(r"\\|[$@^]\{")
+"""Braces of TeX, shells and git."""
+
+
 def _is_given(module: Module, node: ast.Constant) -> bool:
     """Whether a string goes somewhere as it stands, in a file that fills in no template; a route is one."""
     parent = module.parents.get(node)
@@ -70,7 +74,9 @@ def _is_given(module: Module, node: ast.Constant) -> bool:
     route = isinstance(module.parents[parent], Function) if isinstance(parent, ast.Call) else False
     handed = isinstance(parent, ast.Call) and node in parent.args and not route
     fills = any(word in module.text for word in (".format", "replace(", "Template"))
-    return (handed or isinstance(parent, ast.BoolOp | ast.BinOp)) and not fills and "\\" not in str(node.value)
+    return (
+        (handed or isinstance(parent, ast.BoolOp | ast.BinOp)) and not fills and not _OF_OTHERS.search(str(node.value))
+    )
 
 
 def print_in_library(module: Module, side: Side) -> Iterator[Place]:

@@ -210,6 +210,9 @@ def is_tensor(module: Module, node: ast.expr) -> bool:
     for each in own_nodes(function):
         if isinstance(each, ast.Attribute) and each.attr in _OF_TENSORS and ast.unparse(each.value) == name:
             return True
+        # `x[None, :]`
+        if isinstance(each, ast.Subscript) and isinstance(each.slice, ast.Tuple) and ast.unparse(each.value) == name:
+            return any(isinstance(one, ast.Slice) for one in each.slice.elts)
         if collective(module, each) and any(ast.unparse(sent) == name for sent in getattr(each, "args", ())[:1]):
             return "object" not in collective(module, each)
     return False
