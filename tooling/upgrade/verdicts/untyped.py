@@ -100,8 +100,10 @@ def _told(case: JudgedUse, path: AccessPath) -> AccessPath | None:
     if before is None or (isinstance(before, Values) and before.types):
         return None
     after = case.new.follow(path)
-    given = [each for each in after.types if each != Builtin("NoneType")] if isinstance(after, Values) else []
-    if len(given) != 1 or not isinstance(given[0], Instance) or after.inferred:
+    if not isinstance(after, Values) or after.inferred:
+        return None
+    given = [each for each in after.types if each != Builtin("NoneType")]
+    if len(given) != 1 or not isinstance(given[0], Instance):
         return None
     same = case.old.resolve(given[0].symbol.dotted)
     is_class = isinstance(same, Found) and same.symbol.kind is SymbolKind.CLASS
