@@ -554,6 +554,8 @@ RIGHT: dict[str, list[str]] = {
         'def f(value, required):\n    if required:\n        raise ValueError("this field is required")\n',
         'def f(lora):\n    if lora is not None:\n        raise ValueError("lora is not available here")\n',
         "def f(c):\n    if c.use_beam_search:\n        raise NotImplementedError('beam search is not supported')\n",
+        "def f(name, step):\n    if name is None:\n        if step is not None:\n"
+        "            raise ValueError(f'unable to load a checkpoint for step {step}')\n",
         "def f(c):\n    if not c.use_nccl:\n        raise ValueError('gloo is not supported')\n",
     ],
     "literal-placeholders": ["def f(name):\n    raise ValueError('the template must contain {name}')\n"],

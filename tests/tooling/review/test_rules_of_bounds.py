@@ -136,6 +136,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(n, most):\n    if n >= most:\n        raise ValueError(f'n must be below {most}')\n",
             "def f(rows):\n    assert len(rows) > 0, 'needs at least one row'\n",
             "def f(i, max_size):\n    if i >= max_size:\n        raise ValueError(f'i exceeds {max_size}')\n",
+            "def f(kept):\n    if kept <= 0:\n        raise ValueError('`kept` must be greater than or equal to 1.')\n",
         ],
     ),
     "always-holds": (
@@ -151,6 +152,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x):\n    return x > float('-inf')\n",
             "def f(hits, tries):\n    return hits / tries if hits >= 0 else 0.0\n",
             "def f(world_size):\n    assert world_size >= 1\n    return 1 <= world_size\n",
+            "def f(c):\n    return c.pp_size if c.pp_size >= 1 else 1, c.num_frozen >= 0 and c.num_frozen\n",
         ],
     ),
     "index-at-length": (
@@ -182,6 +184,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(units, end):\n    # all but the last one\n    for i in range(len(units) - 1):\n"
             "        units[i] += end\n",
             "def f(num_layers, make):\n    return [make() for _ in range(num_layers - 1)]\n",
+            "def f(rows, use):\n    it = iter(rows)\n    for i in range(len(rows) - 1):\n        use(i, next(it))\n",
         ],
     ),
     "odd-twin": (
@@ -247,6 +250,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "        param.data.copy_(saved[name])\n",
             "import torch\n\n\ndef evaluate(model, batch):\n    return model(batch)\n\n\ndef run(model, batches):\n"
             "    with torch.no_grad():\n        return [evaluate(model, each) for each in batches]\n",
+            "import torch\n\n\nclass A:\n    def forward(self, x):\n        with torch.enable_grad():\n"
+            "            return self.fused(x)\n",
             "import torch\n\n\ndef update(params, grads):\n    for param in params:\n"
             "        param.add_(grads[param])\n",
             "import torch\n\n\ndef train(model, batch):\n    loss = model(batch).loss\n    loss.backward()\n",
@@ -304,12 +309,12 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "never-awaited": (
         [
             "async def f(box, files):\n    await box.exec('a')\n    box.exec('b')\n    await files.sync()\n",
-            "async def f(box):\n    await box.start()\n    await box.load()\n    await box.check()\n    box.stop()\n",
+            "import asyncio\n\n\nasync def f():\n    asyncio.sleep(1)\n",
             "async def f(stream):\n    try:\n        return await stream.read()\n    finally:\n"
             "        stream.aclose()\n",
         ],
         [
-            "async def f(box):\n    await box.start()\n    await box.load()\n    await box.check()\n    box.close()\n",
+            "async def f(box):\n    await box.start()\n    await box.load()\n    await box.check()\n    box.loop()\n",
             "async def f(box):\n    await box.start()\n    box.mark('a')\n    box.mark('b')\n    await box.check()\n",
             "async def f(box, other):\n    await box.exec('a')\n    other.exec('b')\n",
         ],

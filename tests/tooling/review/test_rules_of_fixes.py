@@ -88,7 +88,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["def f(row):\n    if row and row.get('gpus') > 1:\n        return 1\n    return 0\n"],
         [
             "def f(row):\n    if row.get('gpus') and row.get('gpus') > 1:\n        return 1\n"
-            "    return row.get('n', 0) > 1\n"
+            "    return row.get('n', 0) > 1\n",
+            "import ray\n\n\ndef f(count):\n    return ray.get(count.remote()) > 0\n",
         ],
     ),
     "undefined-name": (
@@ -280,6 +281,14 @@ def test_names_below_a_source_folder_are_followed(world):
         ("signature-mismatch", "src/pkg/use.py", 5),
         ("signature-mismatch", "src/pkg/use.py", 5),
     ]
+
+
+def test_modules_that_are_built_are_not_missing(world):
+    world.commit({"native/setup.py": "print(1)\n", "native/src/fast/__init__.py": "", "native/src/fast/rows.cc": ""})
+    world.commit({"native/src/fast/config.py.in": "", "native/src/fast/data/init.cc": ""})
+    names = ("rows", "config", "data.init", "gone")
+    world.commit({"use.py": "".join(f"import fast.{name}\n" for name in names)})
+    assert world.found() == [("unresolved-import", "use.py", 4)]
 
 
 def test_tables_of_what_is_imported_on_demand_name_what_is_there(world):

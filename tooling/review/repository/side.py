@@ -26,6 +26,7 @@ INDEX, WORK_TREE = ":index", ":worktree"
 MAX_BYTES = 2_000_000
 """Files over this size are data or generated."""
 _MANIFESTS = ("pyproject.toml", "setup.py")
+_BUILT_FROM = (".c", ".cc", ".cpp", ".cu", ".cxx", ".in", ".pyd", ".pyx", ".rs", ".so")
 _MOST_MODULES = 100
 """Modules that a name is followed through."""
 
@@ -138,16 +139,38 @@ class Side:
         return self._below.get(path, path)
 
     @cached_property
-    def _below(self) -> dict[str, str]:
+    def _sources(self) -> list[str]:
+        """Folders that packages lie in, the deepest first; one that is a package itself is part of the name."""
         manifests = {path.removesuffix(name) for path in self.paths for name in _MANIFESTS if path.endswith(f"/{name}")}
         folders = {"src/", *manifests, *(f"{each}src/" for each in manifests)}
-        # A folder that is a package is part of the name, and so is one that tells two files of a name apart.
-        sources = sorted((each for each in folders if f"{each}__init__.py" not in self.paths), key=len, reverse=True)
+        return sorted((each for each in folders if f"{each}__init__.py" not in self.paths), key=len, reverse=True)
+
+    def _source_of(self, path: str) -> str:
+        return next((each for each in self._sources if path.startswith(each)), "")
+
+    def may_have(self, dotted: str) -> bool:
+        """Whether there is a module or folder of that name, or a file that one may be built from."""
+        return dotted in self.packages or dotted in self.folders or dotted in self._built
+
+    @cached_property
+    def _built(self) -> frozenset[str]:
+        """Dotted names of modules that may be built: of files in another language or a template, and their folders."""
+        found: set[str] = set()
+        for path in self.paths:
+            if path.endswith(_BUILT_FROM):
+                *folders, name = path.removeprefix(self._source_of(path)).split("/")
+                parts = [*folders, name.partition(".")[0]]
+                found.update(".".join(parts[:size]) for size in range(2, len(parts) + 1))
+        return frozenset(found)
+
+    @cached_property
+    def _below(self) -> dict[str, str]:
         found = {}
         for path in self.paths:
-            source = next((each for each in sources if path.startswith(each)), "")
+            source = self._source_of(path)
             if path.endswith(".py") and source:
                 found[path] = path.removeprefix(source)
+        # A folder that tells two files of one name apart is part of the name.
         count = Counter([*found.values(), *(self.paths - found.keys())])
         return {path: below for path, below in found.items() if count[below] == 1}
 

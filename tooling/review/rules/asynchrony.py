@@ -60,42 +60,28 @@ def file_in_async(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def never_awaited(module: Module, side: Side) -> Iterator[Place]:
-    """Find a coroutine that is created and dropped: one that is known, one of a function that the file awaits wherever
-    else it calls it, and one of an object of which it awaits all other methods."""
+    """Find a coroutine that is created and dropped: one that is known, and one of a function that the file awaits
+    wherever else it calls it."""
     awaited, plain = _how_often_awaited(module)
     for node in module.nodes(ast.Expr):
         call = node.value
         if not isinstance(call, ast.Call):
             continue
         name = dotted_name(call.func)
-        owner = name.rpartition(".")[0]
-        alike = awaited[name] > 0 and plain[name] == 1
-        alike |= awaited[owner] >= _ENOUGH and plain[owner] == 1 and owner not in {"self", *module.imported}
-        alike = (
-            alike
-            and "." in name
-            and last_name(call.func) not in _AT_ONCE
-            and isinstance(module.function_of(node), ast.AsyncFunctionDef)
-        )
+        alike = awaited[name] > 0 and plain[name] == 1 and isinstance(module.function_of(node), ast.AsyncFunctionDef)
         if alike or _is_coroutine(module, side, call):
             yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}(...)` is never awaited: it does not run")
 
 
 def _how_often_awaited(module: Module) -> tuple[Counter[str], Counter[str]]:
-    """Count the calls that are awaited, and those that are not, of each dotted name and of each owner of one."""
+    """Count the calls that are awaited, and those that are not, of each name with an owner."""
     awaited: Counter[str] = Counter()
     plain: Counter[str] = Counter()
     for each in module.nodes(ast.Call) if any(module.nodes(ast.Await)) else ():
         name = dotted_name(each.func)
         of = plain if not isinstance(module.parents.get(each), ast.Await) else awaited
-        of.update((name, name.rpartition(".")[0]) if "." in name else ())
+        of.update([name] if "." in name else [])
     return awaited, plain
-
-
-_AT_ONCE: Final = frozenset({"cancel", "close", "put_nowait", "raise_for_status", "release", "set"})
-"""Plain methods of objects whose other methods are coroutines."""
-_ENOUGH: Final = 3
-"""Methods of an object that are awaited, before one that is not is odd."""
 
 
 def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:

@@ -46,6 +46,12 @@ def _asked(node: ast.expr) -> tuple[str, type[ast.cmpop], str] | None:
     return ast.unparse(node.left), type(node.ops[0]), ast.unparse(node.comparators[0])
 
 
+def _other_number(bound: str, said: str) -> bool:
+    """Whether a text speaks of other numbers alone: `if n <= 0` may well say "must be at least 1"."""
+    numbers = re.findall(r"(?<![\w.])\d+(?:\.\d+)?", said)
+    return bool(numbers) and re.fullmatch(r"-?[\d.]+", bound) is not None and bound not in numbers
+
+
 def bound_contradicts(module: Module, _side: Side) -> Iterator[Place]:
     """Find `if n <= 2: raise ValueError("needs at least 2")`, `assert n >= 0, "must be > 0"`, and `<=` in `__lt__`."""
     guards: list[tuple[ast.stmt, ast.expr, ast.AST, bool]] = []
@@ -58,7 +64,7 @@ def bound_contradicts(module: Module, _side: Side) -> Iterator[Place]:
         asked = _asked(test)
         said = "".join(str(each.value) for each in ast.walk(message) if isinstance(each, ast.Constant)).lower()
         found = [kind for kind, words in _ALLOWS if words.search(said)]
-        if asked is None:
+        if asked is None or _other_number(asked[2], said):
             continue
         if refused and "exceed" in said and "max" in asked[2] and not _INDEX.search(asked[0]):
             found = [ast.GtE]
@@ -88,7 +94,8 @@ _NEGATED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 
 
 def always_holds(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `len(x) >= 0`, `world_size >= 1` of a branch, and `x >= -inf`: they hold for everything."""
+    """Find `len(x) >= 0`, `world_size >= 1` of a branch, and `x >= -inf`: they hold for everything. A size that is a
+    setting may be 0 or -1 where it is not wanted."""
     for test in module.nodes(ast.Compare):
         asked = _asked(test)
         if asked is None:
@@ -99,15 +106,12 @@ def always_holds(module: Module, _side: Side) -> Iterator[Place]:
         if infinite is not None and operator is (ast.GtE if negative else ast.LtE):
             yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` holds for every number")
         around = module.parents.get(test)
-        asks = isinstance(around, ast.If | ast.IfExp | ast.BoolOp)
-        refuses = isinstance(around, ast.If) and isinstance(around.body[0], ast.Raise)
         counted = isinstance(test.left, ast.Call) and last_name(test.left.func) in _COUNTS
         counted |= re.search(r"\.shape\[-?\d\]$|\.ndim$|mask\w*\.sum\([^()]*\)$", left) is not None
-        counted |= asks and not refuses and re.search(r"(?:^|\.)num_\w+$", left) is not None and operator is ast.GtE
         if counted and operator in {ast.GtE, ast.Lt} and right == "0":
             said = "always holds" if operator is ast.GtE else "never holds"
             yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` {said}")
-        asks |= isinstance(around, ast.Assign)
+        asks = isinstance(around, ast.If | ast.IfExp | ast.Assign)
         if operator is ast.GtE and right == "1" and asks and _SIZE.search(left):
             yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` always holds: one process is a group too")
     choices: list[tuple[ast.expr, list[ast.AST]]] = [(each.test, [each.body]) for each in module.nodes(ast.IfExp)]
@@ -132,7 +136,7 @@ def always_holds(module: Module, _side: Side) -> Iterator[Place]:
 
 
 _COUNTS: Final = frozenset({"device_count", "dim", "len", "numel", "size"})
-_SIZE: Final = re.compile(r"(?:(?:^|\.|_)world_size|parallel_size|(?:^|\.|_)[a-z]{0,2}p_size|_world_size\(\))$")
+_SIZE: Final = re.compile(r"(?:(?:^|\.|_)world_size|_world_size\(\))$")
 
 
 def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
@@ -195,7 +199,7 @@ def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` leaves the last one out")
 
 
-_LAST: Final = re.compile(r"\[-1\]|\blast|retr|attempt|final")
+_LAST: Final = re.compile(r"\[-1\]|\blast|retr|attempt|final|\bnext\(")
 
 RULES: Final = (
     Rule("bound-contradicts", Severity.MEDIUM, in_tests=False, in_file=bound_contradicts),

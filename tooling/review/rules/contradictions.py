@@ -192,7 +192,8 @@ def _raised_where_right(test: ast.expr, raised: ast.Raise) -> str:
         and words in text.replace("_", " ").lower()
     ):
         return f"says that `{name}` is not supported where it is None"
-    if name and not is_none and _FAILED.match(text) and not _NAMED_MISSING.search(name):
+    failed = re.match(rf"{_FAILED.pattern} (?:the |an? )?{re.escape(words)}", text.replace("_", " "), re.IGNORECASE)
+    if name and not is_none and failed and not _NAMED_MISSING.search(name):
         return f"says that something failed where `{name}` is there"
     if (
         isinstance(test, ast.Call)

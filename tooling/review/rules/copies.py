@@ -198,8 +198,13 @@ def maybe_missing(module: Module, _side: Side) -> Iterator[Place]:
     `row.get("a") > 1`."""
     for compared in module.nodes(ast.Compare):
         call, written = compared.left, ast.unparse(compared.left)
+        # `ray.get(ref)` and `requests.get(url)` look nothing up.
         gets = (
-            isinstance(call, ast.Call) and last_name(call.func) == "get" and len(call.args) == 1 and not call.keywords
+            isinstance(call, ast.Call)
+            and last_name(call.func) == "get"
+            and len(call.args) == 1
+            and not call.keywords
+            and dotted_name(call.func).partition(".")[0] not in module.imported
         )
         holder = next((each for each in module.around(compared) if isinstance(each, ast.stmt)), compared)
         if gets and isinstance(compared.ops[0], _ORDERS) and ast.unparse(holder).count(written) == 1:

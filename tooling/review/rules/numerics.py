@@ -283,8 +283,9 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
         calls = [each for each in nodes if isinstance(each, ast.Call)]
         names = {last_name(each.func) for each in calls}
         if names & _TRAINS or names & _WITHOUT or "enable_grad" in names:
-            # `backward` runs without gradients anyway, and `.data` has none.
-            plain = function.name != "backward" and ".data" not in ast.unparse(function) and not function.decorator_list
+            # `backward` runs without gradients anyway, a `forward` may be called so, and `.data` has none.
+            plain = function.name not in {"backward", "forward"} and not function.decorator_list
+            plain = plain and ".data" not in ast.unparse(function)
             if "enable_grad" in names and plain and not names & _WITHOUT:
                 said = f"`{function.name}` enables gradients, and nothing has disabled them"
                 yield Place(module.path, function.lineno, said)

@@ -37,7 +37,7 @@ def unresolved_import(module: Module, side: Side) -> Iterator[Place]:
                 yield Place(module.path, node.lineno, problem, side.packages.get(origin, ""))
     for plain in module.nodes(ast.Import):
         for alias in plain.names:
-            known = alias.name in side.packages or alias.name in side.folders
+            known = side.may_have(alias.name)
             if _is_ours(alias.name, side) and not known and not _is_guarded(module, plain):
                 yield Place(module.path, plain.lineno, f"there is no module `{alias.name}`")
 
@@ -72,8 +72,8 @@ def _is_guarded(module: Module, node: ast.AST) -> bool:
 
 def _missing(side: Side, origin: str, name: str) -> str:
     if origin not in side.packages:
-        return "" if origin in side.folders else f"there is no module `{origin}`"
-    if name == "*" or f"{origin}.{name}" in side.packages or f"{origin}.{name}" in side.folders:
+        return "" if side.may_have(origin) else f"there is no module `{origin}`"
+    if name == "*" or side.may_have(f"{origin}.{name}"):
         return ""
     target = side.find_module(origin)
     if target is None or name in bound_names(target) or _is_open(target):
