@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.python.execution import FunctionExit, RaisesError, StatementEvaluator
 from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, OutOfFuel, Ref
-from tooling.python.source import REFUSALS, absolute, definition, dotted_name, package_of, parse
+from tooling.python.source import REFUSALS, absolute, definition, dotted_name, package_of, parse, parsed
 from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
 from tooling.python.tables import NameBinding
@@ -153,7 +153,7 @@ class Runtime:
         around = self._around(table)
         block = self.store.block(table.path, binding.start, binding.end)
         if binding.kind in ("value", "opaque"):
-            return self._given(around, parse(block).body[0])
+            return self._given(around, block)
         node = definition(block)
         if not isinstance(node, ast.FunctionDef):
             return None
@@ -161,11 +161,15 @@ class Runtime:
         kept = names <= {"cache", "lru_cache", "functools.cache", "functools.lru_cache"}
         return Closure(node, around) if kept else None
 
-    def _given(self, around: StatementEvaluator, statement: ast.stmt) -> Closure | None:
+    def _given(self, around: StatementEvaluator, block: str) -> Closure | None:
         """Find the function in `__getattr__ = make(...)` or `__getattr__, __dir__ = attach(__name__, NAMES)`."""
-        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        tree = parsed(block)  # `except ImportError: __getattr__ = make()` does not stand alone
+        statement = tree.body[0] if tree is not None and tree.body else None
+        if isinstance(statement, ast.If):
+            statement = statement.body[0]
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
             return None
+        target = statement.targets[0]
         try:
             value = around.evaluate(statement.value)
         except (RaisesError, OutOfFuel):

@@ -302,6 +302,12 @@ HOOKS = {
     "a list that grows": "from pkg.m import listed\ndef __getattr__(n):\n    return listed(n)\n",
     "a table filled later": "from pkg.m import late\ndef __getattr__(n):\n    return late(n)\n",
     "a function that is handed out": "from pkg.m import make\n__getattr__ = make()\n",
+    "a function handed out on the line of its clause": """
+        from pkg.m import make
+        try:
+            from pkg.m import nothing
+        except ImportError: __getattr__ = make()
+        """,
     "a maker that raises": "from pkg.m import refuse\n__getattr__ = refuse()\n",
     "one of several names": "from pkg.m import attach\n__getattr__, __all__ = attach(__name__)\n",
     "a value that asks for itself": """
