@@ -69,6 +69,11 @@ class Replacement:
     certain: bool
     """Whether `--fix` may use it: the candidate is unique and the arguments of this use bind."""
 
+    @property
+    def sentence(self) -> str:
+        """What a message says about it."""
+        return f"it is `{self.text}` now" if self.certain else f"it may be `{self.text}` now"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFinding:

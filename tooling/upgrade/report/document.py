@@ -197,7 +197,8 @@ def _run(audit: Audit, tool_version: str) -> dict[str, Any]:
 def _result(finding: AuditFinding, rule: int) -> dict[str, Any]:
     parts = [finding.message]
     if finding.replacement:
-        parts.append(f"Use {finding.replacement.text} ({finding.replacement.why}).")
+        verb = "Use" if finding.replacement.certain else "Perhaps use"
+        parts.append(f"{verb} {finding.replacement.text} ({finding.replacement.why}).")
     for name, side in (("Old", finding.old), ("New", finding.new)):
         if side.signature:
             parts.append(f"{name}: {side.signature} ({side.file}:{side.line}).")

@@ -316,7 +316,7 @@ class _Comparison:
     ) -> CallChange:
         replacement = renamed(self.case, self.before, self.after, name)
         kind = FindingKind.PARAM_RENAMED if replacement is not None else FindingKind.PARAM_REMOVED
-        advice = f"; it is `{replacement.text}` now" if replacement else ""
+        advice = f"; {replacement.sentence}" if replacement else ""
         if replacement is None:
             was = named(self.before.signature, name)
             replacement = left_out(name, was, argument, is_idle=fate is Keyword.IGNORED) or inside_of_another(

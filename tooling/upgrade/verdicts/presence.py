@@ -120,10 +120,9 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
     whole = not case.after.found and case.after.closed and case.before.closed and not own
     text = replacement.text if replacement else ""
     home = absent.container
-    if kind is FindingKind.MOVED and text:
-        sentence = f"{case.symbol} moved: it is {text} now"
-    elif kind is FindingKind.RENAMED and text:
-        sentence = f"{case.symbol} was renamed: it is {text} now"
+    if replacement and kind in (FindingKind.MOVED, FindingKind.RENAMED):
+        how = "moved" if kind is FindingKind.MOVED else "was renamed"
+        sentence = f"{case.symbol} {how if replacement.certain else 'is gone'}: {replacement.sentence}"
     elif kind is FindingKind.RETURN_CHANGED:
         sentence = f"what is returned is a {home} now, which has no {absent.name}"
     elif case.use.action is Action.ASSIGN:

@@ -190,4 +190,4 @@ def test_a_downgrade_is_said_to_be_one_before_anything_else_and_what_it_costs(co
     text = command(root, "engine==1.0", "--dry-run", codes=(10,))
     assert text.splitlines()[0] == "engine 2.0 -> 1.0 is a downgrade"
     assert "engine 2.0 -> 1.0: 2 breaking" in text
-    assert "1: breaking moved: engine.counting.Counter moved: it is engine.utils.Counter now" in text
+    assert "1: breaking moved: engine.counting.Counter moved: it is `engine.utils.Counter` now" in text

@@ -102,7 +102,7 @@ def test_markdown_is_the_audit_alone(world):
 def test_text_says_where_what_and_what_to_write(world):
     text = world.run("impact", "engine==2.0", expect=10).stdout
     assert text.startswith("engine 1.0 -> 2.0: 4 breaking\n")
-    assert "2: breaking moved: engine.utils.Counter moved: it is engine.counting.Counter now" in text
+    assert "2: breaking moved: engine.utils.Counter moved: it is `engine.counting.Counter` now" in text
     assert "old: engine/utils.py:2  class Counter(start=0)" in text
     assert "write: engine.counting.Counter (same body, only new definition of that name; --fix does it)" in text
     assert "8 uses of 4 symbols, 8 judged, 0% not seen; 3 + 4 modules read" in text
