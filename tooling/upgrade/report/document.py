@@ -300,7 +300,7 @@ def _lines(audit: Audit, show_info: bool) -> Iterator[str]:
                         place = f"{side.file}:{side.line}" if side.line else side.file
                         yield f"        {name}: {place}  {side.signature}".rstrip()
                 if finding.replacement:
-                    how = "--fix does it" if finding.fixable else "look at it first"
+                    how = "--fix may write it" if finding.fixable else "look at it first"
                     yield f"        write: {finding.replacement.text} ({finding.replacement.why}; {how})"
     yield ""
     seconds = sum(audit.seconds.values())

@@ -104,7 +104,7 @@ def test_text_says_where_what_and_what_to_write(world):
     assert text.startswith("engine 1.0 -> 2.0: 4 breaking\n")
     assert "2: breaking moved: engine.utils.Counter moved: it is `engine.counting.Counter` now" in text
     assert "old: engine/utils.py:2  class Counter(start=0)" in text
-    assert "write: engine.counting.Counter (same body, only new definition of that name; --fix does it)" in text
+    assert "write: engine.counting.Counter (same body, only new definition of that name; --fix may write it)" in text
     assert "8 uses of 4 symbols, 8 judged, 0% not seen; 3 + 4 modules read" in text
 
 
