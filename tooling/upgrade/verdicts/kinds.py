@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.verdicts.case import JudgedUse
 
 _NEEDS_CLASS = frozenset({Action.SUBCLASS, Action.ISINSTANCE, Action.EXCEPT})
+_READS = frozenset({Action.READ, Action.ITERATE, Action.UNPACK, Action.ENTER, Action.AWAIT})
 
 
 def kind_changes(case: JudgedUse) -> Iterator[UseProblem]:
@@ -93,23 +94,26 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
     if action in _NEEDS_CLASS:
         why = classless(case, old, new)
         return (why, "TypeError", None) if why else None
+    # `for x in frame.columns` has no other use that reads it; `list(frame.columns)` has
+    read = action in _READS and case.use.symbol_text.endswith(old.name)
+    raises = "" if action is Action.READ else "TypeError"
     if (
-        action is Action.READ
+        read
         and _is_property(old)
         and new.kind is SymbolKind.FUNCTION
         and new.binding in ("method", "classmethod", "staticmethod")
     ):
         call = Replacement(f"{new.name}()", "the property became a method without required parameters", certain=True)
         message = f"{name} is a method now: this reads the method, not its value"
-        return message, "", None if _needs_arguments(case.new, new) else call
+        return message, raises, None if _needs_arguments(case.new, new) else call
     if (
-        action is Action.READ
+        read
         and _is_literal(old)
         and (new.kind is SymbolKind.CLASS or (new.kind is SymbolKind.FUNCTION and not _is_property(new)))
     ):
         bare = new.kind is SymbolKind.FUNCTION and not _needs_arguments(case.new, new)
         ask = Replacement(f"{new.name}()", "the value became a function without required parameters", certain=True)
-        return f"{name} is a {new.kind} now, and was the value {old.value}", "", ask if bare else None
+        return f"{name} is a {new.kind} now, and was the value {old.value}", raises, ask if bare else None
     unbound = new.binding == "method" and any(met.unbound and met.symbol == new for met in case.after.found)
     if action is Action.CALL and old.binding in ("staticmethod", "classmethod") and unbound:
         message = f"{name} is a method of instances now: called on the class it lacks one"

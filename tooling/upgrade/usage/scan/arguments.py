@@ -74,7 +74,7 @@ class ArgumentReader:
         shown = self._shown_tuple(inner) if isinstance(inner, ast.Name) else inner
         if not isinstance(shown, ast.Tuple | ast.List) or any(isinstance(one, ast.Starred) for one in shown.elts):
             value = self.expressions.value_used(inner)
-            self.expressions.operate(entry, value, "iterate")
+            self.expressions.operate(inner, value, "iterate")
             if self.walk.facts.nodes[value][0] == "stars" and not found.has_star:
                 found.spread.append(self.walk.node("shifted", value, len(found.given)))
             found.has_star = True

@@ -359,7 +359,7 @@ class ExpressionReader:
 
     def starred(self, node: ast.Starred, read: bool) -> int:
         """`*a`."""
-        self.operate(node, self.value_used(node.value), "iterate")
+        self.operate(node.value, self.value_used(node.value), "iterate")
         return UNKNOWN
 
     def display(self, node: Any, read: bool) -> int:
@@ -368,7 +368,7 @@ class ExpressionReader:
         for entry in node.elts:
             values.append(self.expression(entry.value if isinstance(entry, ast.Starred) else entry))
             if isinstance(entry, ast.Starred):
-                self.operate(entry, values[-1], "iterate")
+                self.operate(entry.value, values[-1], "iterate")
             elif isinstance(node, ast.Set):
                 self.operate(node, values[-1], "__hash__")
         if any(isinstance(entry, ast.Starred) for entry in node.elts) or not any(self.walk.hot[one] for one in values):
