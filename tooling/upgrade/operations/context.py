@@ -44,11 +44,14 @@ class UpgradeContext:
     _opened: dict[tuple[str, str], Upstream] = field(default_factory=dict)
 
     def package(self, distribution: str) -> FocusedPackage:
-        """Return the policy's record of a package; one made up for a package that is not watched."""
+        """Return the policy's record of a package; one made up for a package that is not watched. What that is imported
+        as is read off its releases once they are open: `python-telegram-bot` is `telegram`."""
         known = self.policy.package(distribution)
-        return known or FocusedPackage(
-            distribution=distribution, imports=import_names(distribution, self.root), declared=False
-        )
+        if known is not None:
+            return known
+        opened = [upstream.source.roots() for (name, _), upstream in self._opened.items() if name == distribution]
+        imports = tuple(sorted(frozenset().union(*opened))) or import_names(distribution, self.root)
+        return FocusedPackage(distribution=distribution, imports=imports, declared=False)
 
     def release(self, distribution: str, version: str) -> Release:
         """From the project's environment if it has that very version, else from the cache or an index. Raises like

@@ -229,3 +229,14 @@ def test_no_excluded_file_of_the_harness_uses_a_dependency():
     excluded = [path for path in repository_files(root) if is_excluded(path, policy)]
     assert [path for path in excluded if path.startswith("tooling/") and uses.search((root / path).read_text())] == []
     assert not is_excluded("tooling/kit/template/rendering.py", policy)
+
+
+def test_a_package_that_nobody_installed_is_imported_as_its_releases_say(world):
+    """`python-telegram-bot` is `telegram`: neither its name nor this machine says so."""
+    world.wheel("acme_rocket_kit", "1.0", {"rocket/__init__.py": "def launch(): ...\n"})
+    world.wheel("acme_rocket_kit", "2.0", {"rocket/__init__.py": ""})
+    world.write("shop/start.py", "import rocket\n\nrocket.launch()\n")
+    found = world.json("impact", "acme-rocket-kit==2.0", "--from", "acme-rocket-kit==1.0", expect=10)
+    assert [(each["path"], each["line"], each["kind"]) for each in found["findings"]] == [
+        ("shop/start.py", 3, "removed")
+    ]
