@@ -120,8 +120,12 @@ class Members:
             node = node.value
         if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] in ("namedtuple", "NamedTuple"):
             return "typing.NamedTuple"
+        if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] == "with_metaclass":
+            node = node.args[1] if len(node.args) == 2 else None  # six: `with_metaclass(Meta, Base)` derives from Base
         name = dotted_name(node)
         found = self.model.expression(where, name) if name else None
+        if isinstance(found, Open):
+            return found.compiled or None
         if not isinstance(found, Found):
             return None
         if found.symbol.kind is SymbolKind.CLASS:

@@ -145,7 +145,7 @@ class ModuleFollower:
             return self._made(table, name)
         if isinstance(found, Open):  # a star import that may bring it; a sub-module is certain
             made = self._made(table, name)
-            return made if isinstance(made, Found) else Open(found.why, Absent(module, name, table.path, 1))
+            return made if isinstance(made, Found) else replace(found, beside=Absent(module, name, table.path, 1))
         return found
 
     def _in_folder(self, module: str, name: str) -> Resolution:
@@ -153,7 +153,7 @@ class ModuleFollower:
         if self.store.exists(inner) or self.store.above(inner):
             return self.module(inner)
         if module in self.store.native:
-            return Open(f"{module} is compiled and has no stub")
+            return Open(f"{module} is compiled and has no stub", compiled=inner)
         return self.made.missing(inner) if self.store.owns(inner) else Open(f"{inner} is not part of this distribution")
 
     def _bound(self, table: ModuleTable, name: str) -> Resolution | None:

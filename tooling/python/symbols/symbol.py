@@ -138,6 +138,8 @@ class Open:
     why: str
     beside: Absent | None = None
     """What would be absent if no base class outside of the tree had it, and no `__getattr__` gave it."""
+    compiled: str = ""
+    """Dotted path of a name of a compiled module, whose nature nobody can read."""
 
 
 Resolution = Found | Absent | Open

@@ -87,7 +87,10 @@ def locate(tree: SymbolTree[Any], access_path: AccessPath) -> Lookup:
     """Find the definitions that the last step of an access path reaches."""
     match access_path:
         case Name(dotted):
-            return _lookup(tree.resolve(dotted), receiver=dotted.rpartition(".")[0], by_class=True)
+            found, (holder, _, name) = tree.resolve(dotted), dotted.rpartition(".")
+            if isinstance(found, Open) and _is_value(tree.resolve(holder)):
+                return _member_of(tree, Name(holder), name)  # `up.REGISTRY.get`: what the constant holds says more
+            return _lookup(found, receiver=holder, by_class=True)
         case Attribute(base, name):
             return _member_of(tree, base, name)
         case Either(members):
@@ -97,6 +100,10 @@ def locate(tree: SymbolTree[Any], access_path: AccessPath) -> Lookup:
         case Unknown():
             return Lookup(open="not ours, or beyond inference")
     return _valued(tree, access_path)
+
+
+def _is_value(resolution: Resolution) -> bool:
+    return isinstance(resolution, Found) and resolution.symbol.kind is SymbolKind.VALUE
 
 
 def _lookup(resolution: Resolution, *, receiver: str, by_class: bool = False) -> Lookup:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.verdicts.comparison import Explanation, JudgeContext
 
 
+_READS = frozenset({Action.READ, Action.ITERATE, Action.UNPACK, Action.ENTER, Action.AWAIT})
 _SURE = 0.95
 _INFERRED = 0.7
 
@@ -96,6 +97,11 @@ class JudgedUse:
         """What the finding is about, as a reader of the repository knows it."""
         otherwise = self.before.found[0].symbol.dotted if self.before.found else ""
         return spelled(self.use.target, otherwise) or otherwise or self.use.symbol_text
+
+    def reads(self, name: str) -> bool:
+        """Whether the value is read by its name. `for x in frame.columns` has no other use that says so, while in
+        `list(frame.columns)` the attribute is a use of its own."""
+        return self.use.action in _READS and self.use.symbol_text.endswith(name)
 
     @property
     def confidence(self) -> float:

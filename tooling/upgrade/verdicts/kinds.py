@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tooling.upgrade.verdicts.case import JudgedUse
 
 _NEEDS_CLASS = frozenset({Action.SUBCLASS, Action.ISINSTANCE, Action.EXCEPT})
-_READS = frozenset({Action.READ, Action.ITERATE, Action.UNPACK, Action.ENTER, Action.AWAIT})
 
 
 def kind_changes(case: JudgedUse) -> Iterator[UseProblem]:
@@ -94,8 +93,7 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
     if action in _NEEDS_CLASS:
         why = classless(case, old, new)
         return (why, "TypeError", None) if why else None
-    # `for x in frame.columns` has no other use that reads it; `list(frame.columns)` has
-    read = action in _READS and case.use.symbol_text.endswith(old.name)
+    read = case.reads(old.name)
     raises = "" if action is Action.READ else "TypeError"
     if (
         read

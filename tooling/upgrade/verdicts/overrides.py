@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute
 from tooling.python.source import parse_expression
-from tooling.python.symbols.calls import fits, misfit, written_call
+from tooling.python.symbols.calls import every_argument, fits, misfit, written_call
 from tooling.python.symbols.symbol import Absent, Found, Open, Signature, SymbolKind
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
@@ -126,7 +126,7 @@ def _lost(case: JudgedUse, name: str, absent: Absent) -> Iterator[UseProblem]:
     called = _refers(case.old, case.before.found[0].receiver, name)
     silent_loss = bool(called) and not _refers(case.new, absent.container, name)
     undefined = bool(case.after.beside) or not case.new.member_names().get(name)
-    if not case.after.closed and not (silent_loss and undefined):
+    if not case.after.closed and not undefined:
         return  # a base class that is not known may still have it, and call it
     whom = f"; {called} used it" if called else ""
     advice = f"; it is {replacement.text} now" if replacement else ""
@@ -170,7 +170,10 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
         yield _drift(case, old, new, message, severity, replacement=head)
         return
     why = misfit(own, after)
-    if why and not misfit(own, before) and not method.decorated:
+    # Hooks get all that they name: an override may demand what the base has a default for
+    was, now = (every_argument(each, optional="by position") for each in (before, after))
+    stood = not misfit(own, before) or (fits(own, was) and not fits(own, now))
+    if why and stood and not method.decorated:
         # A class that hands the bound hook to somebody else, and never calls it itself, which would show how
         receiver = case.after.found[0].receiver
         called = not case.after.closed or _refers(case.new, receiver, name, r"\s*\(")

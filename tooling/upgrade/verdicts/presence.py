@@ -91,8 +91,9 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
     """The name was there, and is not any more."""
     if case.use.action in SILENT:
         return
-    # Whether the new side lacks what the old one has; of a union: more members lack it than before
-    is_gone = bool(case.before.found) and len(case.after.absent) > len(case.before.absent)
+    # Whether the new side lacks what the old one has; of a union: all or more members lack it than before
+    lacking = len(case.after.absent) > (len(case.before.absent) if case.after.found else 0)
+    is_gone = bool(case.before.found) and lacking
     if case.after.cascade or not is_gone:
         yield from _gone_from_here(case)
         return
@@ -330,10 +331,11 @@ def _exported(upstream: Upstream, module: str) -> frozenset[str] | None:
 
 
 def refusals(case: JudgedUse) -> Iterator[UseProblem]:
-    """The name is there, and what it does is to raise."""
-    if case.use.action not in _REFUSING or not case.before.found:
-        return
-    for before, after in case.pairs():
+    """The name is there, and what it does is to raise: a function that is called, a property that is read."""
+    for before, after in case.pairs() if case.before.found else ():
+        is_read = "property" in after.symbol.binding and case.reads(after.symbol.name)
+        if case.use.action not in _REFUSING and not is_read:
+            continue
         message = _refusal(case, case.new, after)
         if not message or _refusal(case, case.old, before):
             continue

@@ -65,7 +65,8 @@ def contradictions(case: JudgedUse) -> Iterator[UseProblem]:
     if case.use.action is Action.UNPACK:
         target, count = case.use.target, case.use.count
         old, new = case.old.unpacked(target), case.new.unpacked(case.target_after)
-        if count is None or old != count or new == count:
+        told = new is not None and _only_new_tells(case, target)
+        if count is None or (old != count and not told) or new == count:
             return
         if new is None:
             yield from _protocol(case)
@@ -73,9 +74,31 @@ def contradictions(case: JudgedUse) -> Iterator[UseProblem]:
         message = f"{_name(case)} gives {new} values now; {count} are unpacked here"
         names = ", ".join(f"value_{number}" for number in range(1, new + 1))
         answer = Replacement(names, "as many names as there are values; which is new is to be looked up", certain=False)
-        yield _problem(case, FindingKind.RETURN_CHANGED, message, "ValueError", answer=answer)
+        yield _problem(case, FindingKind.RETURN_CHANGED, message, "ValueError", whole=not told, answer=answer)
     else:
+        yield from _lacking(case)
         yield from _protocol(case)
+
+
+def _only_new_tells(case: JudgedUse, target: AccessPath) -> bool:
+    """Whether the old version says nothing of a value, and an annotation of the new one does: what the repository does
+    with it went with the old one."""
+    old, new = case.old.value(target), case.new.value(target)
+    known = new is not None and len(new.types) == 1 and not new.open and not new.inferred
+    return known and (old is None or not old.types or (old.inferred and old.open))
+
+
+def _lacking(case: JudgedUse) -> Iterator[UseProblem]:
+    """`jwt.encode(...).decode()`: what is returned is a text now, by its annotation."""
+    target, absent = case.use.target, case.after.absent
+    if not isinstance(target, Attribute) or case.use.action not in (Action.READ, Action.CALL) or not absent:
+        return
+    if case.before.found or case.before.absent or case.after.found:
+        return
+    if absent[0].file or absent[0].container == "None" or not _only_new_tells(case, target.base):
+        return
+    message = f"what is returned is a {absent[0].container} by its annotation, which has no {target.name}"
+    yield _problem(case, FindingKind.RETURN_CHANGED, message, "AttributeError", whole=False)
 
 
 def _protocol(case: JudgedUse) -> Iterator[UseProblem]:

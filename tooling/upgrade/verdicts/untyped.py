@@ -97,7 +97,8 @@ def _told(case: JudgedUse, path: AccessPath) -> AccessPath | None:
     if inner is not None:
         return replace(path, base=inner)
     before = case.old.follow(path) if isinstance(path, Called) else None
-    if before is None or (isinstance(before, Values) and before.types):
+    guessed = isinstance(before, Values) and before.inferred and before.open  # some of what its `return`s may give
+    if before is None or (isinstance(before, Values) and before.types and not guessed):
         return None
     after = case.new.follow(path)
     if not isinstance(after, Values) or after.inferred:
