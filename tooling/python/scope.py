@@ -304,6 +304,8 @@ class Scanner:
     def _setattr(self, call: ast.expr) -> None:
         """`setattr(Class, "name", value)` is a patch like any other; with a computed name it opens the module."""
         if isinstance(call, ast.Call) and dotted_name(call.func) != "setattr":
+            if dotted_name(call.func) == "exec":
+                self.dynamic = self.dynamic or "runs a text"
             if any(_is_this_module(argument) for argument in call.args):
                 self.dynamic = self.dynamic or "hands itself to a function"
             return

@@ -153,7 +153,7 @@ def is_forgotten(case: JudgedUse, name: str) -> bool:
 def compare(case: JudgedUse, before: Callable_, after: Callable_, arguments: PassedArguments) -> list[CallChange]:
     """What fits the old signature and not the new one."""
     if not after.signature.exact:
-        return list(_fields_left_to_others(case, before, after, arguments))
+        return list(_left_to_others(case, before, after, arguments))
     old = bind(before.signature, arguments, before.accepts)
     new = bind(after.signature, arguments, after.accepts)
     comparison = _Comparison(case, before, after, arguments, old, new)
@@ -167,27 +167,34 @@ def compare(case: JudgedUse, before: Callable_, after: Callable_, arguments: Pas
     return changes + comparison.missing(changes)
 
 
-def _fields_left_to_others(
+def _left_to_others(
     case: JudgedUse, before: Callable_, after: Callable_, arguments: PassedArguments
 ) -> Iterator[CallChange]:
-    """Keywords that a class no longer has a field for, whose base of another distribution may: a configuration that
-    derives from `transformers.TrainingArguments`. Its file no longer speaks of the name either."""
-    if before.symbol.kind is not SymbolKind.CLASS or after.symbol.kind is not SymbolKind.CLASS:
-        return
-    if case.new.bases(after.symbol)[1] or case.old.bases(before.symbol)[1]:
+    """Keywords that a function or class no longer names, and only something outside may take: a decorator that is not
+    understood, or the base of a configuration that derives from `transformers.TrainingArguments`. The file no
+    longer speaks of a field, nor of a parameter in a string."""
+    kinds = {before.symbol.kind, after.symbol.kind}
+    of_class = kinds == {SymbolKind.CLASS}
+    if of_class and (case.new.bases(after.symbol)[1] or case.old.bases(before.symbol)[1]):
         return  # a decorator made it inexact
+    if not of_class and (kinds != {SymbolKind.FUNCTION} or takes(after.signature, "double-star")):
+        return
+    taker = "a base of another distribution" if of_class else "a decorator"
     for argument in arguments.given:
         name = argument.name or ""
         if not name or named(before.signature, name) is None or named(after.signature, name) is not None:
             continue
-        if after.accepts(name) is Keyword.READ or mentions(case.new, after.symbol.file, rf"\b{re.escape(name)}\b"):
+        if after.accepts(name) is Keyword.READ:
+            continue
+        spoken_of = rf"\b{re.escape(name)}\b" if of_class else rf"[\"']{re.escape(name)}[\"']"
+        if mentions(case.new, after.symbol.file, spoken_of):
             continue
         other = renamed(case, before, after, name)
         yield CallChange(
             FindingKind.PARAM_RENAMED if other else FindingKind.PARAM_REMOVED,
             name,
             argument.place,
-            f"`{name}` is not a field any more; only a base of another distribution may take it",
+            f"`{name}` is not a {'field' if of_class else 'parameter'} any more; only {taker} may take it",
             AuditSeverity.WARNING,
             raises="",
             replacement=replace(other, certain=False) if other else None,

@@ -95,7 +95,8 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
     lacking = len(case.after.absent) > (len(case.before.absent) if case.after.found else 0)
     is_gone = bool(case.before.found) and lacking
     if case.after.cascade or not is_gone:
-        yield from _gone_from_here(case)
+        module = _module_of(case)
+        yield from absences(module) if module is not None else _gone_from_here(case)
         return
     absent = case.after.absent[0]
     called = _OF_A_CLASS.match(case.use.symbol_text)
@@ -222,6 +223,17 @@ def _may_be_of_an_own_class(case: JudgedUse) -> bool:
     if isinstance(target.base, InstanceOf) and isinstance(target.base.base, ClientClass):
         return False
     return any(met.receiver and case.context.extended(met.receiver, target.name) for met in case.before.found)
+
+
+def _module_of(case: JudgedUse) -> JudgedUse | None:
+    """The case of the module that a name is imported from, if the old version has that and whether it has the name is
+    not known: where the module is gone, the import fails whatever it held."""
+    if case.use.action is not Action.IMPORT or not isinstance(case.use.target, Name) or not case.before.open:
+        return None
+    module = case.use.target.dotted.rpartition(".")[0]
+    found = case.old.resolve(module) if module else None
+    is_module = isinstance(found, Found) and found.symbol.kind is SymbolKind.MODULE
+    return replace(case, use=replace(case.use, target=Name(module))) if is_module else None
 
 
 def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
