@@ -27,6 +27,7 @@ from tooling.python.symbols.symbol import (
     Definite,
     Found,
     Instance,
+    Open,
     SymbolKind,
     Type,
     Values,
@@ -106,8 +107,9 @@ class TypeInference:
             return [found]
         if not isinstance(found, Found) or not found.symbol.file:
             # A module that is a folder or compiled has no file, and is a value all the same.
-            known = isinstance(found, Found) and found.symbol.kind is SymbolKind.MODULE
-            return Values((Definite(found.symbol),)) if isinstance(found, Found) and known else OPEN
+            if isinstance(found, Found) and found.symbol.kind is SymbolKind.MODULE:
+                return Values((Definite(found.symbol),))
+            return self._by_hook(symbol) if instance and isinstance(found, Open) else OPEN
         target = found.symbol
         if symbol.kind is SymbolKind.MODULE:
             return Values((Definite(target),))
@@ -115,6 +117,15 @@ class TypeInference:
             (instance and target.binding != "staticmethod") or target.binding == "classmethod"
         )
         return Values((Definite(target, bound, symbol.dotted),))
+
+    def _by_hook(self, symbol: Symbol) -> Values:
+        """Return what the `__getattr__` of a class gives, if that is an instance of one class: `client.test.users`."""
+        hook = self.model.member(symbol, "__getattr__")
+        if not isinstance(hook, Found) or hook.symbol.kind is not SymbolKind.FUNCTION or not hook.symbol.file:
+            return OPEN
+        given = self.returned(hook.symbol, symbol)
+        is_known = len(given.types) == 1 and isinstance(given.types[0], Instance) and not given.open
+        return replace(given, inferred=True) if is_known else OPEN
 
     def force(self, kind: Definite) -> Values:
         """Return the value behind a name: of a constant, field, property or attribute."""
