@@ -95,14 +95,15 @@ class Decorators:
         return judge.returns_keep([name for name, *_ in facts.parameters[own:]], facts.values, depth=0)
 
     def taken_keywords(self, where: Where, source: str) -> set[str]:
-        """Keywords that the function which a decorator puts in place reads itself."""
+        """Keywords that the function which a decorator puts in place names or reads itself."""
         node = parse_expression(source)
         name = dotted_name(node.func if isinstance(node, ast.Call) else node)
         found = self.model.expression(where, name) if name else None
         facts = self.model.definitions.facts(found.symbol) if isinstance(found, Found) else None
         if facts is None:
             return set()
-        return {word for _, _, _, reads in facts.inner.values() for word in reads}
+        named = {name for parameters, *_ in facts.inner.values() for name, *_ in parameters}
+        return named | {word for *_, reads in facts.inner.values() for word in reads}
 
 
 class _Judge:
