@@ -363,10 +363,13 @@ def renamed_parameter(source: ast.expr) -> tuple[str, str, str] | None:
     words = {word.arg: word.value for word in source.keywords if word.arg}
     texts = [text_of(value) for value in source.args]
     old = texts[0] if texts else text_of(next((words[key] for key in words if key.startswith("old")), None))
+    others = [text for text in texts[1:] if text]  # ("old", "0.16.0", "new"), ("old", "new", "0.16.0")
     new = next((text_of(words[key]) for key in words if key.startswith("new")), "")
+    new = new or next((text for text in others if text.isidentifier()), "")
     if not old.isidentifier():
         return None
-    version = next((text_of(words[key]) for key in words if "version" in key), "") or "".join(texts[1:2])
+    version = next((text_of(words[key]) for key in words if "version" in key), "")
+    version = version or next((text for text in others if text[:1].isdigit()), "")
     text = f"{old} is deprecated" + (f", use {new}" if new else "")
     return old, new, text + (f"; removed in {version}" if version[:1].isdigit() else "")
 
@@ -397,7 +400,7 @@ def read_function(node: FunctionNode, lines: Lines, package: str) -> FunctionTab
         refuses=refusal[1] if refusal else None,
         refusal_type=refusal[0] if refusal else "",
         deprecated=deprecated,
-        parameter_notes=notes,
+        parameter_notes={**_annotated_deprecations(node.args), **notes},
         keyword_reads=sorted(flow.reads),
         keyword_forwards=flow.forwards,
         keyword_open=flow.open,
@@ -554,11 +557,31 @@ def _deprecations(body: Sequence[ast.stmt], names: Sequence[str]) -> tuple[str, 
         # `if isinstance(data, Manager): warn(...)` is about managers, unless the text says that it is about `data`;
         # `if args and args[0] == "serve": warn(...)` is about what `args` holds
         said = _PLACEHOLDER.sub("", text)
+        about = [name for name in about if not _asks_whether_it_is_left_out(innermost[name])]
         plain = [name for name in about if not _asks_for_its_content(innermost[name])]
         narrowed = [name for name in about if name in said] or plain
         for name in narrowed[:1] if len(narrowed) == 1 or f"{narrowed[:1]}" in text else narrowed:
             notes.setdefault(name, text)
     return whole, notes
+
+
+def _annotated_deprecations(arguments: ast.arguments) -> dict[str, str]:
+    """Texts about parameters in their annotations: `regex: Annotated[str, deprecated("use `pattern`")]`."""
+    found: dict[str, str] = {}
+    for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+        if isinstance(each.annotation, ast.Subscript) and isinstance(each.annotation.slice, ast.Tuple):
+            for part in each.annotation.slice.elts:
+                text = of_decorator(part) if isinstance(part, ast.Call) else None
+                if text:
+                    found[each.arg] = text
+    return found
+
+
+def _asks_whether_it_is_left_out(test: ast.expr) -> bool:
+    """`if source is None: warn(...)` warns whoever does not pass it."""
+    if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Is):
+        return False
+    return isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
 
 
 def _asks_for_its_content(test: ast.expr) -> bool:

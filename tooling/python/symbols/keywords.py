@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.functions import renamed_parameter
 from tooling.python.operations import Ref, concrete
-from tooling.python.source import dotted_name, parse_expression
+from tooling.python.source import dotted_name, parse_expression, string_of
 from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, has_member, python_class
 from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import Found, Keyword, Open, Symbol, SymbolKind
@@ -147,7 +147,7 @@ class Keywords:
             renamed = renamed_parameter(node) if node is not None else None
             if renamed is not None and renamed[0] == name:
                 return Keyword.READ
-            if name in self.decorators.taken_keywords(where, source):
+            if name in self.decorators.taken_keywords(where, source) or _names(node, name):
                 return Keyword.READ
             exact = exact and self.decorators.keeps(where, source)
         if not exact:
@@ -246,3 +246,8 @@ class Keywords:
                 return ancestor
         complete = self.members.lineage(instance).complete
         return Keyword.REFUSED if method in ("__init__", "__init_subclass__") and complete else Keyword.OPEN
+
+
+def _names(decorator: ast.expr | None, name: str) -> bool:
+    """Whether the arguments of a decorator name a keyword: `@deprecated_arguments("old", since="1.2")`."""
+    return decorator is not None and any(string_of(node) == name for node in ast.walk(decorator))

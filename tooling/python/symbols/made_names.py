@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.execution import FunctionExit, RaisesError, StatementEvaluator
-from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, OutOfFuel, Ref
+from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, OutOfFuel, Ref, concrete
 from tooling.python.source import REFUSALS, absolute, definition, dotted_name, package_of, parse, parsed
 from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
@@ -163,21 +163,30 @@ class Runtime:
 
     def _given(self, around: StatementEvaluator, block: str) -> Closure | None:
         """Find the function in `__getattr__ = make(...)` or `__getattr__, __dir__ = attach(__name__, NAMES)`."""
+        target, value = self._handed_out(around, block)
+        if isinstance(target, ast.Tuple) and isinstance(value, tuple):
+            named = dict(zip(map(dotted_name, target.elts), value, strict=False))
+            value = named.get("__getattr__")
+        return value if isinstance(value, Closure) and value.made_in is not None else None
+
+    def _handed_out(self, around: StatementEvaluator, block: str) -> tuple[ast.expr | None, object]:
+        """Find what a statement binds to the result of a call, and that result."""
         tree = parsed(block)  # `except ImportError: __getattr__ = make()` does not stand alone
         statement = tree.body[0] if tree is not None and tree.body else None
         if isinstance(statement, ast.If):
             statement = statement.body[0]
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
-            return None
-        target = statement.targets[0]
+            return None, UNKNOWN
         try:
-            value = around.evaluate(statement.value)
+            return statement.targets[0], around.evaluate(statement.value)
         except (RaisesError, OutOfFuel):
-            return None
-        if isinstance(target, ast.Tuple) and isinstance(value, tuple):
-            named = dict(zip(map(dotted_name, target.elts), value, strict=False))
-            value = named.get("__getattr__")
-        return value if isinstance(value, Closure) and value.made_in is not None else None
+            return None, UNKNOWN
+
+    def attached(self, table: ModuleTable, binding: NameBinding) -> Applied | None:
+        """Return the call of another package that a module takes its `__getattr__` from."""
+        block = self.store.block(table.path, binding.start, binding.end)
+        _, value = self._handed_out(self._around(table), block)
+        return value if isinstance(value, Applied) else None
 
     def _run(self, table: ModuleTable) -> RuntimeNames:
         execution = self._execution(table)
@@ -357,11 +366,10 @@ class MadeNames:
         return Absent(parent, name, symbol.file if symbol else "", 1 if symbol and symbol.file else 0)
 
     def _quoted(self, table: ModuleTable, dotted: str) -> bool:
-        """Whether a package that writes `sys.modules` names the module in a string."""
-        text = self.store.block(table.path, 1, 1 << 30)
-        name = dotted.rpartition(".")[2]
-        endings = (f"{name}'", f'{name}"')
-        return any(f"{start}{ending}" in text for ending in endings for start in ("'", '"', "."))
+        """Whether a package that writes `sys.modules` names the module in a string: by its path or an end of that."""
+        name = re.escape(dotted.rpartition(".")[2])
+        written = re.findall(rf"""["']([\w.{{}}]*\b{name})["']""", self.store.block(table.path, 1, 1 << 30))
+        return any(f".{dotted}".endswith(f".{each.rpartition('}')[2].lstrip('.')}") for each in written)
 
     def dynamic(self, table: ModuleTable, name: str) -> Resolution:
         """In a module whose code writes computed names into `globals()`."""
@@ -435,7 +443,8 @@ class MadeNames:
             return Found(self.definitions.make(table, name, binding._replace(kind="opaque", source="")))
         execution = self.runtime.getattr_outcomes(table, binding, name)
         if execution is None:
-            return Open(f"{table.dotted}.__getattr__ is not understood")
+            attached = self._attached(table, binding, name)
+            return attached or Open(f"{table.dotted}.__getattr__ is not understood")
         given = [outcome for outcome in execution.outcomes if not outcome.raised]
         if not given:
             if execution.lost or not execution.outcomes:
@@ -468,3 +477,23 @@ class MadeNames:
         value = NameBinding("opaque", binding.line, binding.start, binding.end, "")
         symbol = self.definitions.make(table, name, value)
         return absent or Found(symbol, (), warning)
+
+    def _attached(self, table: ModuleTable, binding: NameBinding, name: str) -> Resolution | None:
+        """By the package `lazy_loader`: `__getattr__, __dir__, _ = lazy.attach_stub(__name__, __file__)` gives what the
+        stub beside it has, `lazy.attach(__name__, ["io"], {"io": ["load"]})` the names in it; None for others."""
+        told = self.runtime.attached(table, binding)
+        if told is None or not told.callee.startswith("lazy_loader.attach"):
+            return None
+        absent = Absent(table.dotted, name, table.path, binding.line)
+        if told.callee == "lazy_loader.attach_stub":
+            return absent if self.store.stub(table.dotted) is not None else None
+        if not all(map(concrete, (*told.args, *told.keywords.values()))):
+            return None
+        given = {**dict(zip(("", "submodules", "submod_attrs"), told.args, strict=False)), **told.keywords}
+        modules, listed = given.get("submodules") or (), given.get("submod_attrs") or {}
+        if not isinstance(modules, list | tuple | set) or not isinstance(listed, dict):
+            return None
+        home = next((module for module, names in listed.items() if name in names), "")
+        if home:
+            return self.model.resolve(f"{table.dotted}.{home}.{name}")
+        return self.model.module(f"{table.dotted}.{name}") if name in modules else absent

@@ -161,7 +161,11 @@ def compare(case: JudgedUse, before: Callable_, after: Callable_, arguments: Pas
     if (
         not before.signature.exact
     ):  # a decorator is not understood: a keyword that was named arrived, and no longer does
-        named_then = [each for each in given if named(before.signature, arguments.given[each].name or "")]
+        named_then = [
+            each
+            for each in given
+            if named(before.signature, arguments.given[each].name or "") or comparison.was_taken(arguments.given[each])
+        ]
         return [change for each in named_then if (change := comparison.argument(each) or comparison.refused(each))]
     changes = [change for each in given if (change := comparison.argument(each) or comparison.refused(each))]
     return changes + comparison.missing(changes)
@@ -171,8 +175,8 @@ def _left_to_others(
     case: JudgedUse, before: Callable_, after: Callable_, arguments: PassedArguments
 ) -> Iterator[CallChange]:
     """Keywords that a function or class no longer names, and only something outside may take: a decorator that is not
-    understood, or the base of a configuration that derives from `transformers.TrainingArguments`. The file no
-    longer speaks of a field, nor of a parameter in a string."""
+    understood, or the base of a configuration that derives from `transformers.TrainingArguments`. Of a class,
+    its file no longer speaks of the name either."""
     kinds = {before.symbol.kind, after.symbol.kind}
     of_class = kinds == {SymbolKind.CLASS}
     if of_class and (case.new.bases(after.symbol)[1] or case.old.bases(before.symbol)[1]):
@@ -186,8 +190,7 @@ def _left_to_others(
             continue
         if after.accepts(name) is Keyword.READ:
             continue
-        spoken_of = rf"\b{re.escape(name)}\b" if of_class else rf"[\"']{re.escape(name)}[\"']"
-        if mentions(case.new, after.symbol.file, spoken_of):
+        if of_class and mentions(case.new, after.symbol.file, rf"\b{re.escape(name)}\b"):
             continue
         other = renamed(case, before, after, name)
         yield CallChange(
@@ -223,9 +226,13 @@ class _Comparison:
     old: BoundCall
     new: BoundCall
 
+    def was_taken(self, argument: Argument) -> bool:
+        """Whether something in front of the old function read a keyword: `@deprecate_kwarg("damped", "trend")`."""
+        return argument.name is not None and self.before.accepts(argument.name) is Keyword.READ
+
     def argument(self, index: int) -> CallChange | None:
         argument = self.arguments.given[index]
-        if index not in self.old.slots:
+        if index not in self.old.slots and not self.was_taken(argument):
             return None
         if argument.name is not None:
             return self._keyword(index, argument, argument.name)

@@ -331,3 +331,24 @@ def test_a_hook_that_is_imported_or_cached_is_followed(package):
         found = package(root=body, hook=hook)
         assert isinstance(found.upstream.resolve("pkg.f"), Found)
         assert isinstance(found.upstream.resolve("pkg.g"), Absent)
+
+
+def test_lazy_loader_gives_what_it_is_told(package):
+    release = package(
+        a__="import lazy_loader\n__getattr__, __dir__, __all__ = lazy_loader.attach(\n"
+        '    __name__, submodules=["io"], submod_attrs={"load": ["read", "write"]}\n)\n',
+        a__io="",
+        a__load="def read(): ...\ndef write(): ...\n",
+    ).upstream
+    assert isinstance(release.resolve("pkg.a.read"), Found)
+    assert release.resolve("pkg.a.read").symbol.dotted == "pkg.a.load.read"
+    assert isinstance(release.resolve("pkg.a.io"), Found)
+    assert isinstance(release.resolve("pkg.a.gone"), Absent)
+
+
+def test_lazy_loader_reads_the_stub_beside_the_package(package):
+    body = "import lazy_loader as lazy\n__getattr__, __dir__, __all__ = lazy.attach_stub(__name__, __file__)\n"
+    stub = "from .core import run\n"
+    release = package(a__=body, a___pyi=stub, a__core="def run(): ...\ndef other(): ...\n").upstream
+    assert isinstance(release.resolve("pkg.a.run"), Found)
+    assert isinstance(release.resolve("pkg.a.other"), Absent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.python.symbols.symbol import Open
+from tooling.python.symbols.symbol import Absent, Found, Open
 from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.sources.folder import memory_release
 
@@ -203,6 +203,16 @@ def test_a_stub_says_what_a_compiled_module_has(package):
     assert release.text("pkg.compiled_class.size") == "f(dim: int = 0) -> int"
     assert release.is_open("pkg._C.other")
     assert release.is_open("pkg.compiled_class.other")
+
+
+def test_a_base_from_a_compiled_module_is_one_that_cannot_be_read():
+    files = {"pkg/lib.so": b"", "pkg/__init__.py": "from pkg.lib import Geometry\nclass Point(Geometry): ...\n"}
+    release = SymbolTree(memory_release(files, "pkg", "1.0"))
+    point = release.resolve("pkg.Point")
+    assert isinstance(point, Found)
+    missing = release.member(point.symbol, "empty")
+    assert isinstance(missing, Open)
+    assert missing.beside == Absent("pkg.Point", "empty", "pkg/__init__.py", 2)
 
 
 def test_names_copied_from_a_compiled_module_by_a_loop(package):
