@@ -171,12 +171,16 @@ def compare(case: JudgedUse, before: Callable_, after: Callable_, arguments: Pas
     return changes + comparison.missing(changes)
 
 
+_IN_CODE = r"(?m)\.{0}\b|[\"']{0}[\"']|^\s*{0}\s*[:=]|[(,]\s*{0}="
+"""A name as an attribute, a string, a field or a keyword; docstrings may speak of anything."""
+
+
 def _left_to_others(
     case: JudgedUse, before: Callable_, after: Callable_, arguments: PassedArguments
 ) -> Iterator[CallChange]:
     """Keywords that a function or class no longer names, and only something outside may take: a decorator that is not
-    understood, or the base of a configuration that derives from `transformers.TrainingArguments`. Of a class,
-    its file no longer speaks of the name either."""
+    understood, or the base of a configuration that derives from `transformers.TrainingArguments`. The code in the file
+    of a class no longer has the name either."""
     kinds = {before.symbol.kind, after.symbol.kind}
     of_class = kinds == {SymbolKind.CLASS}
     if of_class and (case.new.bases(after.symbol)[1] or case.old.bases(before.symbol)[1]):
@@ -190,7 +194,7 @@ def _left_to_others(
             continue
         if after.accepts(name) is Keyword.READ:
             continue
-        if of_class and mentions(case.new, after.symbol.file, rf"\b{re.escape(name)}\b"):
+        if of_class and mentions(case.new, after.symbol.file, _IN_CODE.format(re.escape(name))):
             continue
         other = renamed(case, before, after, name)
         yield CallChange(
