@@ -112,6 +112,18 @@ def test_a_renamed_method_is_found_where_it_was_called(package) -> None:
         # Annotated as what is behind a decorator
         "from collections.abc import Generator\n\n\ndef make(it) -> Generator[None, None, None]:\n    return it\n\n\n"
         "def f(it):\n    return make(it)(1)\n",
+        # A test that expects it, a metaclass of the project's own, and a union of which one member is asked about
+        "import pytest\n\nfrom package.engine import Engine, make_engine\n\n\ndef test_a():\n"
+        "    with pytest.raises(TypeError):\n        make_engine().clear(1, 2) or Engine()\n",
+        "class Meta(type):\n    def __call__(cls, *args, **more):\n        return super().__call__(*args)\n\n\n"
+        "class A(metaclass=Meta):\n    def __init__(self, x):\n        self.x = x\n\n\ndef f():\n"
+        "    return A(1, remote=True)\n",
+        "from package.engine import make_engine\n\n\nclass Other:\n    def clear(self, ids, force=False): ...\n\n\n"
+        "def f(other):\n    engine = Other() if other else make_engine()\n    engine.clear(1, force=other)\n",
+        # Without ABC, nothing keeps anybody from making one; and `cls: Row` means the class.
+        "from abc import abstractmethod\n\n\nclass Hook:\n    @abstractmethod\n    def state(self): ...\n\n\n"
+        "HOOK = Hook()\n",
+        "class Row:\n    @classmethod\n    def make(cls: 'Row'):\n        return cls()\n",
         # Somebody has looked at it.
         "from package.engine import make_engine\n\n\ndef f():\n    return make_engine().clear()  # type: ignore\n",
     ],

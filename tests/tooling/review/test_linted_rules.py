@@ -18,7 +18,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     "broken-method": (
         [
             "class A:\n    def __init__(self):\n        yield 1\n",
-            "class A:\n    def __init__(self):\n        return 1\n",
             "class A:\n    def __str__(self):\n        return 1\n",
             "class A:\n    def __exit__(self):\n        pass\n",
         ],

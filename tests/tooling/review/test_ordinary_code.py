@@ -66,6 +66,7 @@ ORDINARY: dict[str, list[str]] = {
         f"def leave(error):\n    raise ValueError from error\n\n\n{TRY}        leave(error)\n    return rows\n",
         f"{TRY}        log(error)\n    return sorted(ok, key=lambda rows: rows)\n",
         f"{TRY}        ok = False\n    return ok and rows\n",
+        f"{TRY}        from lib import rows\n    return rows\n",
     ],
     "result-of-nothing": [
         "class A:\n    def make(self):\n        self.c = 1\n\n    def f(self):\n        self.d = self.make()\n\n\n"
@@ -101,6 +102,13 @@ ORDINARY: dict[str, list[str]] = {
         "def f(stack):\n    if stack:\n        raise ValueError('the stack must be empty')\n",
         "def f(m, find, t, use):\n    if m is None and (m := find(t)):\n        use(m.x)\n",
         "class A:\n    def f(self):\n        if self.c is None and self.connect():\n            self.c.send()\n",
+        "def f(value, must_exist):\n    if must_exist:\n"
+        "        raise NameError(f'{value} is missing and must exist')\n",
+        "def f(same, buffer):\n    if same:\n"
+        "        raise TypeError('same must be False when a buffer is passed, or extend must be set to True')\n",
+        "def f(data, key=None):\n    if key is not None:\n        raise KeyError(f'key {key!r} not found in data')\n",
+        "def f(probs, logits):\n    if logits is not None:\n"
+        "        raise ValueError('Either probs or logits must be specified, but not both.')\n",
     ],
     "short-guard": [
         "def f(d):\n    return d[2] if len(d) == 1 else None\n",
@@ -181,6 +189,7 @@ ORDINARY: dict[str, list[str]] = {
         "def f(n, ns):\n    return any(n.ok for n in ns) and n is not None\n",
         "def f(n):\n    return (n is None or n.x) and n is not None\n",
         "def f(n, g):\n    return g(lambda n: n.ok) and n is not None\n",
+        "def f(n):\n    return (isinstance(n, A) and n.x) or n is None\n",
     ],
     "number-as-tensor": [
         "import numpy as np\ndef f(p):\n    return np.load(p, allow_pickle=True).item().float()\n",
@@ -190,6 +199,8 @@ ORDINARY: dict[str, list[str]] = {
         "    return pickle.loads(x.cpu().numpy().tobytes())\n",
         "import pickle\nimport torch.distributed as dist\ndef f(x, xs):\n    dist.all_gather(xs, x)\n"
         "    data = xs[0].numpy().tobytes()\n    return pickle.loads(data)\n",
+        "import cloudpickle\n\n\nclass A:\n    def __setstate__(self, data):\n"
+        "        self.x = cloudpickle.loads(data)\n",
     ],
     "iterator-used-up": [
         "import multiprocessing\n\n\ndef f(jobs, check):\n    pool = multiprocessing.Pool()\n"
@@ -254,6 +265,65 @@ ORDINARY: dict[str, list[str]] = {
         f"{THREAD[:-1]}        self.t.start()\n        self.t.join()\n\n"
         "    def poll(self):\n        while not self.ends:\n            self.step()\n",
     ],
+    "type-only-name": [
+        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from lib import A\n\n\ndef f(x):\n"
+        "    if TYPE_CHECKING:\n"
+        "        assert isinstance(x, A)\n    return x\n",
+    ],
+    "optional-in-annotation": [
+        "from lib import explain\n\ntry:\n    from vllm import Params\nexcept ImportError as error:\n"
+        "    explain(error)\n\n\n"
+        "def make(n: int) -> Params:\n    return Params(n)\n",
+    ],
+    "unknown-self-attribute": [
+        "from lib import Loss\n\n\nclass Rows:\n    def f(self):\n        class Own(Loss):\n            def g(self):\n"
+        "                return self.total\n\n        return Own()\n",
+        "class Worker:\n    def f(self):\n        return self.runner\n\n\n"
+        "SETTINGS = {'extension': 'unknown_self_attribute_1.Worker'}\n",
+    ],
+    "class-attribute-filled": [
+        "from threading import Lock\n\n\nclass Client:\n    _lock = Lock()\n    _models = {}\n\n"
+        "    def get(self, name, load):\n"
+        "        with self._lock:\n            self._models[name] = load(name)\n",
+    ],
+    "roll-across-rows": [
+        "import torch\n\n\ndef f(labels):\n    targets = torch.roll(labels, shifts=-1)\n"
+        "    targets[:, -1] = -100\n    return targets\n",
+    ],
+    "mutable-default": [
+        "class Config:\n    def __init__(self, layers=[0, 20]):\n        self.layers = layers\n",
+    ],
+    "dropped-result": [
+        "import torch\n\n\ndef f(rows):\n    try:\n        rows.contiguous()\n    except RuntimeError:\n"
+        "        return False\n    return True\n",
+    ],
+    "option-without-effect": [
+        f"{PARSER}parser.add_argument('--small-init', action='store_true', default=True)\n"
+        "parser.add_argument('--no-small-init', dest='small_init', action='store_false')\n",
+    ],
+    "same-twice": [
+        "def f(done):\n    return done ^ done\n",
+    ],
+    "maybe-missing": [
+        "from tensordict import TensorDict\n\n\ndef f(rows: TensorDict):\n"
+        "    return rows.get('a')[1:], rows.get('lives') > 1\n",
+    ],
+    "seeded-at-import": [
+        "import torch\n\n\ndef f():\n    return 1\n\n\ntorch.manual_seed(0)\nf()\n",
+    ],
+    "swallowed-error": [
+        "def f(env):\n    try:\n        env.close()\n    except Exception:\n        pass\n",
+        "def f(jobs):\n    try:\n        jobs.result()\n    except Exception:\n"
+        "        pass  # hanging is not acceptable, failing is\n",
+    ],
+    "unknown-attribute": [
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass Spec:\n    size: int\n\n\n@dataclass\n"
+        "class Composite(Spec):\n"
+        "    def keys(self):\n        return []\n\n\ndef f(spec: Spec):\n    return spec.keys()\n",
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass Spec:\n    size: int\n\n\nclass A:\n"
+        "    @property\n    def spec(self):\n"
+        "        return 1\n\n    @spec.setter\n    def spec(self, spec: Spec):\n        self.x = spec\n",
+    ],
     "crossed-branches": ["def f(use_gpu):\n    return 'cpu-ram' if use_gpu else 'cpu-gpu-ram'\n"],
 }
 
@@ -270,6 +340,23 @@ def said(shared_world) -> set[tuple[str, str]]:
 @pytest.mark.parametrize("rule", ORDINARY)
 def test_a_rule_is_silent_on_ordinary_code(said, rule):
     assert [path for name, path in said if name == rule and path.startswith(rule.replace("-", "_"))] == []
+
+
+def test_what_is_right_in_tests_is_left_alone(world):
+    shown = "import pytest\nimport torch\n\n\n@pytest.mark.parametrize('kind', ['a'])\n"
+    shown += "def test_a(kind, spec, masked_logits):\n    if kind == 'a':\n        t = spec(kind)\n"
+    shown += "    spec.expand(-1, 4)\n    assert t == masked_logits[0, 1:]\n"
+    world.commit({"tests/test_a.py": shown, "setup.py": "with open('a/_version.py') as f:\n    exec(f.read())\n"})
+    assert world.found() == []
+
+
+def test_a_module_that_setup_builds_is_there(world):
+    extension = (
+        "from torch.utils.cpp_extension import CppExtension\n\nEXTENSION = CppExtension('pk._fast', ['csrc/a.cpp'])\n"
+    )
+    world.commit({"pk/__init__.py": "", "setup.py": extension})
+    world.commit({"use.py": "import pk._fast\nimport pk._slow\n"})
+    assert [(rule, line) for rule, _, line in world.found()] == [("unresolved-import", 2)]
 
 
 def test_attributes_of_a_class_body_in_any_form_and_of_foreign_bases_stay_set(world):

@@ -432,10 +432,11 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["class Ledger:\n    def __post_init__(self):\n        assert self.n > 0\n"],
     ),
     "literal-in-config": (
-        ["import omegaconf\n@dataclass\nclass C:\n    mode: Literal['a'] = 'a'\n"],
+        ["import omegaconf\n@dataclass\nclass TrainConfig:\n    mode: Literal['a'] = 'a'\n"],
         [
-            "@dataclass\nclass C:\n    mode: Literal['a'] = 'a'\n",
-            "from omegaconf import OmegaConf\nROWS = OmegaConf.load('a')\n\n\n@dataclass\nclass C:\n"
+            "@dataclass\nclass TrainConfig:\n    mode: Literal['a'] = 'a'\n",
+            "import omegaconf\n@dataclass\nclass _Result:\n    mode: Literal['a'] = 'a'\n",
+            "from omegaconf import OmegaConf\nROWS = OmegaConf.load('a')\n\n\n@dataclass\nclass RunConfig:\n"
             "    mode: Literal['a'] = 'a'\n",
         ],
     ),

@@ -184,6 +184,11 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(units, end):\n    # all but the last one\n    for i in range(len(units) - 1):\n"
             "        units[i] += end\n",
             "def f(num_layers, make):\n    return [make() for _ in range(num_layers - 1)]\n",
+            "def f(sigmas, num_sigmas, step, tqdm):\n    steps = tqdm(range(num_sigmas - 1))\n    for i in steps:\n"
+            "        step(sigmas[i], sigmas[i + 1])\n",
+            "def f(key, known):\n    return [i for i in range(len(key) - 1) if key[:i] in known]\n",
+            "def f(rows):\n    return [\n        f'length_{i}' for i in range(len(rows) - 1)\n"
+            "    ]  # the last column is the index\n",
             "def f(rows, use):\n    it = iter(rows)\n    for i in range(len(rows) - 1):\n        use(i, next(it))\n",
         ],
     ),
@@ -194,10 +199,13 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "    rejected = rejected_rewards.gather(dim=0, index=rejected_ends)\n    return chosen, rejected\n",
             "def f(a_scores, b_scores, limit):\n    a_wrong = a_scores.all() > limit\n"
             "    b_wrong = b_scores.all() >= limit\n    return a_wrong, b_wrong\n",
-            "import torch\n\n\ndef f(losses, weights, flag):\n    if flag:\n        out = torch.cat(losses, dim=0)\n"
-            "    else:\n        out = torch.cat(losses, dim=1)\n    return out\n",
+            "def f(chosen_ids, rejected_ids, chosen_pad, rejected_pad, cat):\n"
+            "    chosen_all = cat([chosen_ids, chosen_pad], dim=1)\n"
+            "    rejected_all = cat([rejected_ids, rejected_pad], dim=0)\n    return chosen_all, rejected_all\n",
         ],
         [
+            "def f(new, old, strict):\n    if strict:\n        taken = new > old\n    else:\n"
+            "        taken = new >= old\n    return taken\n",
             "def f(chosen_rewards, rejected_rewards, chosen_ends, rejected_ends):\n"
             "    a = chosen_rewards.gather(dim=-1, index=chosen_ends)\n"
             "    b = rejected_rewards.gather(dim=-1, index=rejected_ends)\n    return a, b\n",

@@ -143,14 +143,12 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
     ),
     "misspelt-attribute": (
         [
-            "from lib import Base\n\n\nclass Trainer(Base):\n    def loss(self, x):\n"
-            "        if self.args.loss_type == 'a':\n            return x\n        raise ValueError(self.loss_type)\n",
             "from lib import Base\n\n\nclass Model(Base):\n    def __init__(self, n):\n        self.most_token = n\n\n"
             "    def f(self):\n        return self.most_tokens\n",
         ],
         [
-            "from lib import Base\n\n\nclass Tuner(Base):\n    def loss(self, x):\n"
-            "        if self.args.loss_kind == 'a':\n            return self.loss_kind(x)\n        return x\n",
+            "from lib import Base\n\n\nclass Trainer(Base):\n    def loss(self, x):\n"
+            "        if self.cfg.loss_type == 'a':\n            return x\n        raise ValueError(self.loss_type)\n",
             "from lib import Base\n\n\nclass Other(Base):\n    def __init__(self, args):\n"
             "        self.loss_name = args\n\n    def loss(self, x):\n"
             "        return self.config.loss_name, self.loss_name\n",

@@ -13,9 +13,8 @@ from tooling.review.rules.catalogue import RULES
 DIST = "import torch.distributed as dist\n\n\n"
 REWARD = "def score_reward(prompt, completions, prompt_ids, completion_ids, answer=None, **data):\n"
 EPISODE = "class MyWorkflow:\n    async def arun_episode(self, e, d):\n"
-CONFIG = (
-    "from dataclasses import dataclass, field\nimport omegaconf\nfrom typing import Literal\n\n\n@dataclass\nclass C:\n"
-)
+CONFIG = "from dataclasses import dataclass, field\nimport omegaconf\nfrom typing import Literal\n\n\n"
+CONFIG += "@dataclass\nclass DataArgs:\n"
 CHOSEN = "field(default='a', metadata={'choices': ['a', 'b']})"
 ARGS = "from dataclasses import dataclass\n\n\n@dataclass\nclass Args:\n    size: int = 1\n\n\n"
 SEND = "def _update_weights_from_distributed(self, meta):\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import stat
 from collections import Counter
 from dataclasses import dataclass, field
@@ -154,8 +155,10 @@ class Side:
 
     @cached_property
     def _built(self) -> frozenset[str]:
-        """Dotted names of modules that may be built: of files in another language or a template, and their folders."""
-        found: set[str] = set()
+        """Dotted names of modules that may be built: of files in another language or a template, and their folders, and
+        what a `setup.py` names."""
+        scripts = [self.text(path) or "" for path in self.paths if path.rpartition("/")[2] == "setup.py"]
+        found = {name for text in scripts for name in re.findall(r"[\"']([a-z_]\w*(?:\.\w+)+)[\"']", text)}
         for path in self.paths:
             if path.endswith(_BUILT_FROM):
                 *folders, name = path.removeprefix(self._source_of(path)).split("/")

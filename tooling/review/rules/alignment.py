@@ -34,6 +34,13 @@ def roll_without_dims(module: Module, _side: Side) -> Iterator[Place]:
             continue
         shifted = node.args[1:] if owner == "torch.roll" else node.args
         given = {each.arg for each in node.keywords}
+        # `targets[:, -1] = IGNORED` behind it replaces what came from the next row.
+        statement = next(each for each in module.around(node) if isinstance(each, ast.stmt))
+        target = ast.unparse(statement.targets[0]) if isinstance(statement, ast.Assign) else "roll"
+        if re.search(
+            rf"\b{re.escape(target)}\[(?::|\.\.\.), (?:-1|0)\] = ", ast.unparse(module.function_of(node) or module.tree)
+        ):
+            continue
         if None not in given and "dims" not in given and len(shifted) < 2 and _two_dimensional(module, node):
             yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` without `dims` rolls across rows")
 
@@ -196,6 +203,6 @@ def _weighs(module: Module, function: Function, node: ast.expr) -> bool:
 RULES = (
     Rule("roll-across-rows", Severity.HIGH, in_file=roll_without_dims),
     Rule("shifted-alike", Severity.HIGH, in_file=shifted_alike),
-    Rule("cut-at-wrong-end", Severity.HIGH, in_file=cut_at_wrong_end),
+    Rule("cut-at-wrong-end", Severity.HIGH, in_tests=False, in_file=cut_at_wrong_end),
     Rule("mask-not-shifted", Severity.HIGH, in_file=mask_not_shifted),
 )

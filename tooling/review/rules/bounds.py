@@ -185,20 +185,25 @@ def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
             continue
         loop = next((each for each in module.around(call) if isinstance(each, ast.For | ast.comprehension)), None)
         loop = loop if loop is not None and call in ast.walk(loop.iter) else None
+        wrapper = module.parents[call]
+        if loop is None and isinstance(wrapper, ast.Call) and last_name(wrapper.func) in _ITERATORS:
+            continue  # the loop is elsewhere
         count, less = ast.unparse(bound.left), ast.unparse(bound)
         one = ast.unparse(loop.target) if loop is not None else "n"
         body = loop if isinstance(loop, ast.For) else module.parents[loop or call]
         text = ast.unparse(body)
         around = ast.unparse(module.function_of(call) or module.tree).replace(less, "")
         # Pairs need all but one, and so does who treats the last one apart.
-        paired = re.search(rf"\b{re.escape(one)} [+-] 1\b", text.replace(less, "")) or _LAST.search(around)
+        pairs = rf"\b{re.escape(one)} [+-] 1\b|\[:{re.escape(one)}\]"
+        paired = re.search(pairs, text.replace(less, "")) or _LAST.search(around)
         plain = not one.startswith("_") and _COUNT.search(count) and not paired
         always = loop is not None and f"{one} < {less}" in text
-        told = any("last" in line for line in module.lines[call.lineno - 2 : call.lineno])
+        told = any("last" in line for line in module.lines[call.lineno - 2 : call.lineno + 1])
         if (plain or always or isinstance(bound.left, ast.Constant)) and not told:
             yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` leaves the last one out")
 
 
+_ITERATORS: Final = frozenset({"enumerate", "iter", "list", "reversed", "tqdm", "zip"})
 _LAST: Final = re.compile(r"\[-1\]|\blast|retr|attempt|final|\bnext\(")
 
 RULES: Final = (

@@ -160,7 +160,11 @@ def option_without_effect(module: Module, _side: Side) -> Iterator[Place]:
         if last_name(call.func) != "add_argument" or not isinstance(action, ast.Constant):
             continue
         value = default.value if isinstance(default, ast.Constant) else None
-        if (action.value, value) in {("store_true", True), ("store_false", False)}:
+        # `--x` beside `--no-x`, of which one says what is so anyway
+        option = next((str(each.value).lstrip("-") for each in call.args if isinstance(each, ast.Constant)), "")
+        named = {ast.unparse(each.value) for each in module.nodes(ast.keyword) if each.arg == "dest"}
+        paired = repr(option.replace("-", "_")) in named or keyword(call, "dest") is not None
+        if (action.value, value) in {("store_true", True), ("store_false", False)} and not paired:
             said = f"`{ast.unparse(action)}` is the default of this option: it changes nothing"
             yield Place(module.path, call.lineno, said)
 

@@ -284,6 +284,9 @@ def asked_after_use(module: Module, _side: Side) -> Iterator[Place]:
             before = [each for one in both.values[:at] for each in ast.walk(one)] if name else []
             if any(isinstance(each, ast.Compare) and _asks_about(each, name) for each in before):
                 continue  # `(x is None or x.size) and x is not None`
+            calls = [each for each in before if isinstance(each, ast.Call) and last_name(each.func) == "isinstance"]
+            if any(each.args and ast.unparse(each.args[0]) == name for each in calls):
+                continue
             for node in before:
                 inner = (module.shadowing[each] for each in module.around(node, both) if isinstance(each, scopes))
                 if any(name.partition(".")[0] in each for each in inner):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, field_names, keyword, own_nodes
+from tooling.python.module import Function, field_names, keyword, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from tooling.python.module import Module
     from tooling.review.repository.comparison import Comparison
@@ -51,6 +51,10 @@ def field_order(module: Module, _side: Side) -> Iterator[Place]:
 
 def mutable_default(module: Module, _side: Side) -> Iterator[Place]:
     """Find a list or dict as default that the function then changes."""
+    nodes = [*module.nodes(ast.Subscript), *module.nodes(ast.Attribute)]
+    changed = [each.value for each in nodes if isinstance(each, ast.Subscript) and not isinstance(each.ctx, ast.Load)]
+    changed += [each.value for each in nodes if isinstance(each, ast.Attribute) and each.attr in _MUTATORS]
+    changed_later = {each.attr for each in changed if isinstance(each, ast.Attribute)}
     for function in module.functions():
         spec = function.args
         named = [*spec.posonlyargs, *spec.args]
@@ -59,7 +63,9 @@ def mutable_default(module: Module, _side: Side) -> Iterator[Place]:
             (each, value) for each, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if value is not None
         ]
         for parameter, default in pairs:
-            if isinstance(default, ast.List | ast.Dict | ast.Set) and _is_changed(function, parameter.arg):
+            if isinstance(default, ast.List | ast.Dict | ast.Set) and _is_changed(
+                function, parameter.arg, changed_later
+            ):
                 message = (
                     f"the default of `{parameter.arg}` is shared by all calls of `{function.name}`, which changes it"
                 )
@@ -70,8 +76,8 @@ def mutable_default(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, value.lineno, "dataclasses refuse a mutable default: the class cannot be made")
 
 
-def _is_changed(function: Function, name: str) -> bool:
-    """Whether it is changed in place, and not replaced before."""
+def _is_changed(function: Function, name: str, changed_later: Collection[str]) -> bool:
+    """Whether it is changed in place, and not replaced before. changed_later: attributes that the file changes."""
     changed = False
     for node in own_nodes(function):
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
@@ -82,7 +88,8 @@ def _is_changed(function: Function, name: str) -> bool:
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
             target = node.value
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
-            target = node.value  # `self.rows = rows`: whoever changes it later changes it for all
+            # `self.rows = rows`: whoever changes it later changes it for all
+            target = node.value if last_name(node.targets[0]) in changed_later else None
         changed |= isinstance(target, ast.Name) and target.id == name
     return changed
 
@@ -106,9 +113,14 @@ def literal_field(module: Module, _side: Side) -> Iterator[Place]:
     if reads or not any(name.startswith(("omegaconf", "hydra")) for name in module.imported.values()):
         return
     for node in module.nodes(ast.ClassDef):
-        for each in _fields(node) if _dataclass_decorator(node) else ():
+        given = re.search(rf"[(=]{node.name}\b(?!\()", module.text) or _OF_SETTINGS.search(node.name)
+        for each in _fields(node) if given and _dataclass_decorator(node) else ():
             if "Literal[" in ast.unparse(each.annotation):
                 yield Place(module.path, each.lineno, f"`{node.name}.{ast.unparse(each.target)}` is a Literal")
+
+
+_OF_SETTINGS: Final = re.compile(r"Arg|Cfg|Config|Option|Param|Setting|Spec")
+"""Names of classes that hold settings; another one is given to OmegaConf as a whole."""
 
 
 def field_moved(comparison: Comparison) -> Iterator[Place]:

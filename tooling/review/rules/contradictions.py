@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, own_nodes
 from tooling.python.symbols.calls import positional, written_signature
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.rules.inheritance import inherited
-from tooling.review.rules.members import subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,14 +21,14 @@ if TYPE_CHECKING:
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _SAYS_MISSING: Final = re.compile(
-    r"\b(?:not (?:set|found|initiali[sz]ed|given|provided|specified|loaded|defined)|"
+    r"\b(?:not (?:set|found(?! in\b)|initiali[sz]ed|given|provided|specified|loaded|defined)|"
     r"missing|required|uninitiali[sz]ed)|\brequires an? \w+ to be set|"
     r"\bmust (?:be (?:given|provided|set|specified|initiali[sz]ed)|pass|provide|specify)|"
     r"^no\b|\b(?:is|are|was|were|not be) empty\b"
 )
 _NAMED_MISSING: Final = re.compile(
     r"miss|unknown|invalid|error|empty|without|unset|absent|not_|no_|extra|unexpected|fail|stale|"
-    r"requir|mandatory|strict|skip|avail|known|valid|choice"
+    r"requir|mandatory|must|exist|strict|skip|avail|known|valid|choice"
 )
 _CONDITIONAL: Final = re.compile(r"\b(when|if|with|without|unless|for|but|because|since|both|cannot|can't|only)\b")
 """Words of a message that speaks of something else: "y is required when x is set"."""
@@ -331,8 +329,8 @@ def _complains_about(raised: ast.Raise, name: str) -> bool:
     about = re.search(rf"{re.escape(named)}(?!-free)", text.replace("_", " "))
     # "x is required when y is set" is about x alone; "y is required when x is set" is not.
     other = _CONDITIONAL.search(text)
-    before = about is not None and (other is None or about.start() < other.start())
-    return before and bool(_SAYS_MISSING.search(text))
+    end = other.start() if other is not None else len(text)
+    return about is not None and about.start() < end and "both" not in text and bool(_SAYS_MISSING.search(text[:end]))
 
 
 def last_word(name: str) -> str:
@@ -444,34 +442,19 @@ def error_not_raised(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def misspelt_attribute(module: Module, side: Side) -> Iterator[Place]:
-    """Find `self.stepcount` where the class sets `self.step_count`, and nothing in the repository has such a name; and
-    `self.loss_type` where nothing sets it, and the class reads `self.args.loss_type`."""
+    """Find `self.stepcount` where the class sets `self.step_count`, and nothing in the repository has such a name."""
     for owner in module.nodes(ast.ClassDef):
         found = [each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and _of_self(each)]
         stored = {each.attr for each in found if isinstance(each.ctx, ast.Store)}
         loaded = {each.attr for each in found if isinstance(each.ctx, ast.Load)}
         known = stored | {each.name for each in owner.body if isinstance(each, Function)}
         known |= {each.id for each in ast.walk(owner) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
-        named = [
-            each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and _OPTIONS.search(ast.unparse(each))
-        ]
-        options = {each.attr: ast.unparse(each) for each in named}
         for node in found:
             if not isinstance(node.ctx, ast.Load) or node.attr in known or len(node.attr) < 5:
                 continue
             unread = {each for each in stored - loaded if each.rstrip("s") == node.attr.rstrip("s")}
             like = next((each for each in sorted(stored) if each in unread or _misspelt(node.attr, each)), "")
             reads = [each for each in module.nodes(ast.Attribute) if each.attr == node.attr and _of_self(each)]
-            called = isinstance(parent := module.parents[node], ast.Call) and parent.func is node
-            alone = (
-                node.attr in options
-                and len(reads) == 1
-                and not called
-                and not inherited(side, module, owner, node.attr)
-            )
-            if alone and next(subclasses(side, owner.name), None) is None:
-                said = f"nothing sets `self.{node.attr}`; `{owner.name}` reads `{options[node.attr]}`"
-                yield Place(module.path, node.lineno, said)
             # Text of the name anywhere else says that somebody knows it.
             known_here = not like or module.text.count(node.attr) != len(reads)
             if known_here or any(isinstance(each.ctx, ast.Store) for each in reads):
@@ -479,9 +462,6 @@ def misspelt_attribute(module: Module, side: Side) -> Iterator[Place]:
             if side.grep([node.attr], "*.py") in ([module.path], []):
                 said = f"nothing sets `self.{node.attr}`; `{owner.name}` sets `self.{like}`"
                 yield Place(module.path, node.lineno, said)
-
-
-_OPTIONS: Final = re.compile(r"^self\.\w*(?:args|config|cfg|settings)\.\w+$")
 
 
 def _of_self(node: ast.Attribute) -> bool:

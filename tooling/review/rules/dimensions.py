@@ -113,11 +113,6 @@ def odd_twin(module: Module, _side: Side) -> Iterator[Place]:
     rejected = rejected_rewards.gather(dim=0, index=rejected_mask.sum(-1))
     """
     pairs = [pair for block in blocks(module) for step in (1, 2) for pair in zip(block, block[step:], strict=False)]
-    pairs += [
-        (node.body[0], node.orelse[0])
-        for node in module.nodes(ast.If)
-        if len(node.body) == len(node.orelse) == 1 and not re.search(r"axis|dim|row|col", ast.unparse(node.test))
-    ]
     for one, other in pairs:
         found: list[tuple[str, str, str]] = []
         if type(one) is not type(other) or not isinstance(one, _PLAIN) or not _compare(one, other, found):
@@ -125,9 +120,7 @@ def odd_twin(module: Module, _side: Side) -> Iterator[Place]:
         named = [(first, second) for kind, first, second in found if kind == "name"]
         hard = [each for each in found if each[0] != "name"]
         words = {_first_changed(*pair) for pair in named}
-        branches = module.parents[one] is module.parents[other] and other in getattr(module.parents[one], "orelse", ())
-        alike = (len(words) == 1 and len(named) > 1) or (branches and not named)
-        if len(hard) == 1 and alike and not any(set(each) & _ENDS for each in words):
+        if len(hard) == len(words) == 1 < len(named) and not any(set(each) & _ENDS for each in words):
             kind, first, second = hard[0]
             said = f"`{second}` where its twin has `{first}`: {kind}"
             yield Place(module.path, other.lineno, said, f"{module.path}:{one.lineno}")

@@ -44,7 +44,16 @@ def class_attribute_filled(module: Module, _side: Side) -> Iterator[Place]:
             on_purpose = isinstance(each, ast.AnnAssign) and "ClassVar" in ast.unparse(each.annotation)
             if (literal or made) and isinstance(target, ast.Name) and not target.id.isupper() and not on_purpose:
                 shared[target.id] = each.lineno
-        if not shared or owner.decorator_list or any(_COPIES_DEFAULTS.search(last_name(each)) for each in owner.bases):
+        # A lock that the class has too says that instances share what it holds.
+        locked = re.search(
+            r"\bR?Lock\(", "".join(ast.unparse(each) for each in owner.body if not isinstance(each, Function))
+        )
+        if (
+            not shared
+            or locked
+            or owner.decorator_list
+            or any(_COPIES_DEFAULTS.search(last_name(each)) for each in owner.bases)
+        ):
             continue
         nodes = list(ast.walk(owner))
         stored = [each for each in nodes if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store)]

@@ -164,6 +164,6 @@ RULES: Final = (
     Rule("progress-by-index", Severity.MEDIUM, in_file=progress_by_index),
     Rule("missing-comma", Severity.HIGH, in_file=missing_comma),
     Rule("default-in-typed-dict", Severity.MEDIUM, in_file=default_in_typed_dict),
-    Rule("submodule-not-imported", Severity.MEDIUM, in_tests=False, in_file=submodule_not_imported),
+    Rule("submodule-not-imported", Severity.LOW, in_tests=False, in_file=submodule_not_imported),
     Rule("device-of-another", Severity.HIGH, in_tests=False, in_file=device_of_another),
 )

@@ -128,7 +128,8 @@ def main_only_name(module: Module, side: Side) -> Iterator[Place]:
 def type_only_name(module: Module, _side: Side) -> Iterator[Place]:
     """Find a name that only `if TYPE_CHECKING:` imports, in code that is run."""
     for node in _bound_below(module, r"(\w+\.)?TYPE_CHECKING"):
-        if not _is_caught(module, node, "NameError"):
+        tests = (each.test for each in module.around(node) if isinstance(each, ast.If))
+        if not _is_caught(module, node, "NameError") and "TYPE_CHECKING" not in map(last_name, tests):
             yield Place(module.path, node.lineno, f"`{node.id}` is imported for type checkers only")
 
 
@@ -150,7 +151,11 @@ def _bound_below(module: Module, condition: str, *, annotations: bool = False) -
     inside: set[ast.AST] = set()
     for node in module.tree.body:
         asked = ast.unparse(node.test) if isinstance(node, ast.If) else ""
-        if isinstance(node, ast.Try) and not any(isinstance(each.body[-1], ast.Raise) for each in node.handlers):
+        ends = [each.body[-1] for each in node.handlers] if isinstance(node, ast.Try) else []
+        calls = [each.value for each in ends if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
+        # A function that is made to explain what is missing raises the error itself.
+        raised = any(isinstance(each, ast.Raise) for each in ends)
+        if isinstance(node, ast.Try) and not raised and all(_TELLS.search(last_name(each.func)) for each in calls):
             asked = "".join(f"except {ast.unparse(each.type)}" for each in node.handlers if each.type is not None)
         elif isinstance(node, ast.With):
             asked = ast.unparse(node.items[0])
@@ -162,6 +167,9 @@ def _bound_below(module: Module, condition: str, *, annotations: bool = False) -
         if wanted and name not in inside and binders and inside.issuperset(binders):
             reads.setdefault(name.id, name)
     return sorted(reads.values(), key=lambda node: node.lineno)
+
+
+_TELLS: Final = re.compile(r"warn|log|info|debug|print|error$|exception$")
 
 
 def _is_evaluated(module: Module, node: ast.AST) -> bool:
@@ -188,6 +196,10 @@ def unknown_self(module: Module, side: Side) -> Iterator[Place]:
         methods = [each for each in owner.body if isinstance(each, Function) and _takes_self(each)]
         walked = (node for method in methods for node in ast.walk(method))
         reads = [node for node in walked if isinstance(node, ast.Attribute) and is_self_read(node)]
+        # `self` of a class that a method makes is another object.
+        reads = [
+            each for each in reads if next(one for one in module.around(each) if isinstance(one, ast.ClassDef)) is owner
+        ]
         names = members_of(side, module, owner) if reads else None
         missing = [node for node in reads if names is not None and node.attr not in names]
         # Who takes many things from nowhere is mixed into a class of another package.
@@ -275,7 +287,8 @@ def _is_extended(side: Side, name: str) -> bool:
             bases = (part for base in node.bases for part in ast.walk(base) if isinstance(part, ast.expr))
             if name in map(last_name, bases):
                 return True
-        if module is not None and f"setattr({name}" in module.text:
+        # `worker_extension_cls="package.module.Name"` mixes it into a class of another package.
+        if module is not None and re.search(rf"setattr\({name}|[.:]{name}[\"']", module.text):
             return True
     return False
 

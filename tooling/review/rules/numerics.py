@@ -184,8 +184,10 @@ def dropped_result(module: Module, _side: Side) -> Iterator[Place]:
         # These change a module in place, and nothing of a tensor.
         pure |= name in _MOVES and "torch" in module.text and is_tensor(module, call.func.value)
         # A call that is expected to raise is made for nothing on purpose.
-        withs = (each.items[0] for each in module.around(node) if isinstance(each, ast.With))
-        if pure and not any("raises" in ast.unparse(item) for item in withs):
+        around = list(module.around(node))
+        expected = any("raises" in ast.unparse(each.items[0]) for each in around if isinstance(each, ast.With))
+        expected |= any(each.handlers for each in around if isinstance(each, ast.Try))
+        if pure and not expected:
             yield Place(module.path, node.lineno, f"the result of `.{name}()` is dropped: nothing happens")
 
 
@@ -332,7 +334,7 @@ RULES = (
     Rule("evaluated-with-gradients", Severity.MEDIUM, in_tests=False, in_file=gradients_kept),
     Rule("unguarded-mask-division", Severity.HIGH, in_tests=False, in_file=unguarded_mask_division),
     Rule("unmasked-numerator", Severity.HIGH, in_tests=False, in_file=unmasked_numerator),
-    Rule("dropped-result", Severity.HIGH, in_file=dropped_result),
+    Rule("dropped-result", Severity.HIGH, in_tests=False, in_file=dropped_result),
     Rule("host-sync-in-loop", Severity.MEDIUM, in_tests=False, in_file=host_sync_in_loop),
     Rule("one-kind-of-device", Severity.MEDIUM, in_tests=False, in_file=one_kind_of_device),
     Rule("histogram-end", Severity.MEDIUM, in_file=histogram_end),

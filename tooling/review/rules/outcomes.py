@@ -136,6 +136,8 @@ def unbound_after_except(module: Module, side: Side) -> Iterator[Place]:
             # What an earlier statement sets is there when the last one fails, as authors of handlers know.
             names = stored(each for each in node.body[-1:] if isinstance(each, ast.Assign))
             names -= {each for handler in going_on for each in stored(handler.body)}
+            inside = (each for handler in going_on for one in handler.body for each in ast.walk(one))
+            names -= {each.asname or each.name for each in inside if isinstance(each, ast.alias)}
             function = module.function_of(node)
             around = own_nodes(function) if function is not None else []
             names -= set(parameters(function)) if function is not None else set()

@@ -159,7 +159,7 @@ def _may_inherit(module: Module, side: Side, owner: ast.ClassDef, name: str) -> 
 
 
 RULES: Final = (
-    Rule("set-in-a-branch", Severity.HIGH, in_file=set_in_a_branch),
+    Rule("set-in-a-branch", Severity.HIGH, in_tests=False, in_file=set_in_a_branch),
     Rule("unbound-in-handler", Severity.HIGH, in_file=unbound_in_handler),
     Rule("read-before-set", Severity.HIGH, in_file=read_before_set),
 )

@@ -11,7 +11,7 @@ from tooling.python.module import Function, last_name
 from tooling.python.source import string_of
 from tooling.python.symbols.calls import why_refused
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.rules.members import handed_on, members_of
+from tooling.review.rules.members import handed_on, members_of, subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,7 +149,7 @@ def unknown_attribute(module: Module, side: Side) -> Iterator[Place]:
             fields = _attributes(side, module, parameter.annotation.id)
             if fields is None or _is_retyped(function, parameter.arg):
                 continue
-            for node in ast.walk(function):
+            for node in (each for statement in function.body for each in ast.walk(statement)):
                 if not isinstance(node, ast.Attribute) or not _is_named(node.value, parameter.arg):
                     continue
                 if isinstance(node.ctx, ast.Store):
@@ -161,6 +161,11 @@ def unknown_attribute(module: Module, side: Side) -> Iterator[Place]:
                     if read or not like:
                         continue
                 if node.attr not in fields and not node.attr.startswith("__") and not _asked_for(function, node):
+                    derived = subclasses(side, parameter.annotation.id)
+                    if any(
+                        node.attr in {one.name for one in each.body if isinstance(one, Function)} for _, each in derived
+                    ):
+                        continue  # it is annotated as the base of what has it
                     message = f"`{parameter.annotation.id}` has no `{node.attr}`"
                     yield Place(module.path, node.lineno, message)
 

@@ -50,13 +50,13 @@ def _seeds(module: Module) -> Iterator[ast.expr]:
 def seeded_at_import(module: Module, _side: Side) -> Iterator[Place]:
     """Find a generator of the whole process that is seeded because a module was imported."""
     guarded = any(isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in module.tree.body)
-    if guarded or not any(True for _ in module.functions()):
-        return  # a script
-    for statement in module.tree.body:
-        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
-            name = module.dotted(statement.value.func)
-            if name in _GLOBAL:
-                yield Place(module.path, statement.lineno, f"`{name}` runs when this module is imported")
+    statements = [each.value for each in module.tree.body if isinstance(each, ast.Expr)]
+    named = [(each.lineno, module.dotted(each.func)) for each in statements if isinstance(each, ast.Call)]
+    works = any(name not in _GLOBAL for _, name in named)
+    if guarded or works or not any(True for _ in module.functions()):
+        return  # a script, or a tutorial: it does more when it is loaded
+    for line, name in named:
+        yield Place(module.path, line, f"`{name}` runs when this module is imported")
 
 
 RULES = (

@@ -28,6 +28,10 @@ TEARDOWN = re.compile(
 """Names of functions that end something: nothing may hang there, and going on after an error is right."""
 
 
+_LETS_GO = re.compile(rf"{TEARDOWN.pattern}|^_*(finish|clear|join|unlink|remove|reset)")
+"""Names of calls after which nothing is wanted of an object: nobody can help it if they fail."""
+
+
 def wildcard(module: Module, _side: Side) -> Iterator[Place]:
     """`from x import *` outside of package roots."""
     for node in module.nodes(ast.ImportFrom):
@@ -59,7 +63,10 @@ def swallowed(module: Module, _side: Side) -> Iterator[Place]:
         effects = isinstance(attempt, ast.Try) and all(isinstance(each, ast.Expr) for each in attempt.body)
         function = module.function_of(handler)
         ending = isinstance(function, Function) and bool(TEARDOWN.match(function.name))
-        if broad and silent and effects and not ending:
+        calls = [each for each in ast.walk(attempt) if isinstance(each, ast.Call)]
+        ending |= bool(calls) and all(_LETS_GO.search(last_name(each.func)) for each in calls)
+        told = any("#" in line for line in module.lines[handler.lineno - 1 : handler.end_lineno])
+        if broad and silent and effects and not ending and not told:
             yield Place(module.path, handler.lineno, "every error disappears here")
 
 
@@ -211,7 +218,7 @@ RULES = (
     Rule("wildcard-import", Severity.MEDIUM, in_file=wildcard),
     Rule("frozen-import", Severity.HIGH, in_file=frozen_import),
     Rule("swallowed-error", Severity.MEDIUM, in_file=swallowed),
-    Rule("torn-state", Severity.MEDIUM, in_file=torn_state),
+    Rule("torn-state", Severity.LOW, in_tests=False, in_file=torn_state),
     Rule("silent-getattr", Severity.MEDIUM, in_file=silent_getattr),
     Rule("exit-raises-again", Severity.MEDIUM, in_file=reraised),
     Rule("dead-assignment", Severity.MEDIUM, in_file=dead_assignment),

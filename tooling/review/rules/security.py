@@ -52,7 +52,9 @@ def unsafe_loads(module: Module, _side: Side) -> Iterator[Place]:
         name = module.dotted(node.func)
         # `pickle.loads(pickle.dumps(x))` is a copy.
         copy = bool(node.args) and isinstance(node.args[0], ast.Call) and last_name(node.args[0].func) == "dumps"
-        if name in _LOADERS and not copy and not _from_ranks(module, node):
+        # Whoever calls `__setstate__` has loaded a pickle already.
+        inner = getattr(module.function_of(node), "name", "") == "__setstate__"
+        if name in _LOADERS and not copy and not inner and not _from_ranks(module, node):
             yield Place(module.path, node.lineno, f"`{name}` runs whatever its bytes say")
 
 
@@ -151,7 +153,8 @@ def evaluated(module: Module, _side: Side) -> Iterator[Place]:
         if not isinstance(node.func, ast.Name) or node.func.id not in {"eval", "exec"} or not node.args:
             continue
         known = isinstance(node.args[0], ast.Constant) or node.func.id in module.imported
-        if not known and not _own_source(module, node):
+        # `setup.py` reads the version of the package that it cannot import yet.
+        if not known and not _own_source(module, node) and not module.path.endswith("setup.py"):
             yield Place(module.path, node.lineno, f"`{node.func.id}` runs text as code")
 
 
