@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 17
+SCHEMA = 18
 """Counts up whenever the meaning of kept facts changes."""
 
 
@@ -127,6 +127,8 @@ class ClassTable(NamedTuple):
     """Attributes set on `self`: (source, annotation, method, line)."""
     dynamic: str
     """Why instances may have more attributes than stand here."""
+    by_values: bool = False
+    """Whether that is since they get one for each of what they are given."""
 
 
 def freeze_table(table: ModuleTable) -> Any:

@@ -133,7 +133,7 @@ def _may_fit(side: Side, path: str, line: int, message: str) -> bool:
         there = [each for home in modules for each in home.functions() if each.name == name and each not in forms]
         taken = [written_signature(each.args, bound=True) for each in there]
         named = [each for each in calls if last_name(each.func) == name]
-        return len(forms) > 1 or any(not why_refused(each, call) for each in taken if each for call in named)
+        return len(forms) > 1 or any(not why_refused(each, call) for each in taken for call in named)
     lines = [side.lineage(*each) for each in classes]
     # ty counts only the fields that it can read of a dataclass, and a metaclass may make something else.
     foreign = {each.rpartition(".")[2] for _, bases in lines for each in bases}

@@ -271,8 +271,8 @@ ORDINARY: dict[str, list[str]] = {
         "        assert isinstance(x, A)\n    return x\n",
     ],
     "optional-in-annotation": [
-        "from lib import explain\n\ntry:\n    from vllm import Params\nexcept ImportError as error:\n"
-        "    explain(error)\n\n\n"
+        "from lib import explain_error\n\ntry:\n    from vllm import Params\nexcept ImportError as error:\n"
+        "    explain_error(error)\n\n\n"
         "def make(n: int) -> Params:\n    return Params(n)\n",
     ],
     "unknown-self-attribute": [

@@ -11,7 +11,7 @@ from tooling.python.execution import FunctionExit, RaisesError, StatementEvaluat
 from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, OutOfFuel, Ref, concrete
 from tooling.python.source import REFUSALS, absolute, definition, dotted_name, package_of, parse, parsed
 from tooling.python.symbols.definitions import Where
-from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
+from tooling.python.symbols.symbol import Absent, Found, Open, Provider, Symbol, SymbolKind
 from tooling.python.tables import NameBinding
 
 if TYPE_CHECKING:
@@ -381,7 +381,8 @@ class MadeNames:
                 return found
             return Found(Symbol(kind=SymbolKind.VALUE, dotted=f"{table.dotted}.{name}", file=table.path, line=1))
         if made.lost or not made.names:
-            return Open(f"{table.dotted}: {table.dynamic}", Absent(table.dotted, name, table.path, 1))
+            absent = Absent(table.dotted, name, table.path, 1, provider=Provider.COMPUTED)
+            return Open(f"{table.dotted}: {table.dynamic}", absent)
         return Absent(table.dotted, name, table.path, 1)
 
     def lazy(self, table: ModuleTable, name: str) -> Resolution | None:

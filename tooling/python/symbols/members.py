@@ -6,12 +6,12 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tooling.python.source import dotted_name, parse_expression
 from tooling.python.standard_library import has_member, python_class, tells_all
 from tooling.python.symbols.definitions import INITVAR, Where, external
-from tooling.python.symbols.symbol import Absent, Found, Open, Symbol, SymbolKind
+from tooling.python.symbols.symbol import Absent, Found, Open, Provider, Symbol, SymbolKind
 from tooling.python.tables import BodyTable, NameBinding
 
 if TYPE_CHECKING:
@@ -50,6 +50,13 @@ class ClassLineage:
     def outside(self) -> list[str]:
         """Those that are not."""
         return [ancestor for ancestor in self.ancestors if isinstance(ancestor, str)]
+
+
+class Gap(NamedTuple):
+    """Why a class may have what stands nowhere, and what may give it, where that can be said."""
+
+    why: str
+    provider: Provider | None = None
 
 
 class Members:
@@ -151,10 +158,11 @@ class Members:
         found = self._by_metaclass(lineage, name)
         if found is not None:
             return found
-        why = self._decorated(lineage, name) or self._why_open(lineage)
-        if why:
+        gap = self._decorated(lineage, name) or self._gap(lineage)
+        if gap is not None:
             likely = self._refused(lineage, name) if lineage.complete else self._bases_are_named(lineage)
-            return Open(why, Absent(symbol.dotted, name, symbol.file, symbol.line) if likely else None)
+            absent = Absent(symbol.dotted, name, symbol.file, symbol.line, provider=gap.provider)
+            return Open(gap.why, absent if likely else None)
         if hasattr(object, name) or name in ("__dict__", "__module__", "__name__", "__qualname__", "__annotations__"):
             return Found(self.definitions.outside(f"builtins.object.{name}"))
         return Absent(symbol.dotted, name, symbol.file, symbol.line)
@@ -174,13 +182,13 @@ class Members:
         """Whether only `__getattr__` may give a name, raises for some, asks nothing else for it, and its file does not
         hold this one as a string, not even without an ending that it cuts off: `pad_token_id` for "pad_token" and
         "_id"."""
-        hooked = [each for each in lineage.classes if self.dynamic(each)]
+        hooked = [(each, gap) for each in lineage.classes if (gap := self.dynamic(each)) is not None]
         known = (python_class(each) for each in lineage.ancestors if isinstance(each, str))
         is_mapping = any(each is not None and issubclass(each, Mapping) for each in known)
-        for ancestor in hooked:
+        for ancestor, gap in hooked:
             located, scope = self.definitions.locate(ancestor), self.definitions.scope(ancestor)
             hooks = [item for hook in _HOOKS for item in (scope.bindings.get(hook, ()) if scope is not None else ())]
-            if not hooks and ("is compiled" in (why := self.dynamic(ancestor)) or "sets attributes with" in why):
+            if not hooks and gap.provider in (Provider.STUB, Provider.VALUES):
                 continue  # a stub that may lack something, `setattr(self, key, value)`: no methods that were there
             if located is None or not hooks:
                 return False
@@ -272,16 +280,13 @@ class Members:
                         return found
         return None
 
-    def _why_open(self, lineage: ClassLineage) -> str:
+    def _gap(self, lineage: ClassLineage) -> Gap | None:
         if not lineage.complete:
-            return f"{lineage.classes[0].dotted} has a base that is not part of this distribution"
-        for ancestor in lineage.classes:
-            why = self.dynamic(ancestor)
-            if why:
-                return why
-        return ""
+            why = f"{lineage.classes[0].dotted} has a base that is not part of this distribution"
+            return Gap(why, Provider.BASE)
+        return next((gap for each in lineage.classes if (gap := self.dynamic(each)) is not None), None)
 
-    def _decorated(self, lineage: ClassLineage, name: str) -> str:
+    def _decorated(self, lineage: ClassLineage, name: str) -> Gap | None:
         """Why a decorator of a class may put the name on it: `cls.name = ...`, `setattr(cls, name, ...)`."""
         puts = rf"\.{re.escape(name)}\s*=[^=]|\bsetattr\([^\n]*[\"']{re.escape(name)}[\"']|\bsetattr\(\s*\w+\s*,\s*\w"
         for ancestor in lineage.classes:
@@ -294,32 +299,33 @@ class Members:
                 if made is None:
                     continue
                 if re.search(puts, self.store.block(made.table.path, made.binding.start, made.binding.end)):
-                    return f"{ancestor.dotted} is changed by @{source.partition('(')[0]}"
-        return ""
+                    return Gap(f"{ancestor.dotted} is changed by @{source.partition('(')[0]}")
+        return None
 
-    def dynamic(self, symbol: Symbol, *, hooks: bool = True) -> str:
-        """Why a class may have what stands nowhere; "" if it has not. hooks: a `__getattr__` counts."""
+    def dynamic(self, symbol: Symbol, *, hooks: bool = True) -> Gap | None:
+        """Why a class may have what stands nowhere; None if it has not. hooks: a `__getattr__` counts."""
         located = self.definitions.locate(symbol)
         scope = self.definitions.scope(symbol)
         if located is None or scope is None:
-            return "unknown class"
+            return Gap("unknown class")
         if located.table.path.endswith(".pyi"):
-            return f"{symbol.dotted} is compiled, and its stub may lack something"
+            return Gap(f"{symbol.dotted} is compiled, and its stub may lack something", Provider.STUB)
         if hooks and any(hook in scope.bindings for hook in _HOOKS):
-            return f"{symbol.dotted} has a {next(hook for hook in _HOOKS if hook in scope.bindings)}"
-        why = self.store.instance(located.table, located.binding).dynamic
-        if why:
-            return f"{symbol.dotted}.{why}"
+            hook = next(hook for hook in _HOOKS if hook in scope.bindings)
+            return Gap(f"{symbol.dotted} has a {hook}", Provider.HOOK)
+        instance = self.store.instance(located.table, located.binding)
+        if instance.dynamic:
+            return Gap(f"{symbol.dotted}.{instance.dynamic}", Provider.VALUES if instance.by_values else None)
         simple = symbol.name
         if any(target == simple and attribute == "*" for target, attribute, _, _ in located.table.patches):
-            return f"{symbol.dotted} gets attributes with computed names"
+            return Gap(f"{symbol.dotted} gets attributes with computed names")
         if scope.stars or any(self._strange(where_source) for where_source in self.metaclasses(symbol)):
-            return f"{symbol.dotted} has a metaclass with __getattr__"
+            return Gap(f"{symbol.dotted} has a metaclass with __getattr__", Provider.HOOK)
         where = self.around(symbol)
         for source in located.binding.decorators:
             if not self.model.keeps(where, source):
-                return f"{symbol.dotted} is changed by @{source.partition('(')[0]}"
-        return ""
+                return Gap(f"{symbol.dotted} is changed by @{source.partition('(')[0]}")
+        return None
 
     def metaclasses(self, symbol: Symbol) -> Iterator[Resolution]:
         """Metaclasses that a class names itself: one at most."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tooling.python.source import dotted_name, parse_expression
 from tooling.python.symbols.definitions import Where
 from tooling.python.symbols.made_names import MadeNames
-from tooling.python.symbols.symbol import Absent, Found, Open, SymbolKind
+from tooling.python.symbols.symbol import Absent, Found, Open, Provider, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,7 +145,8 @@ class ModuleFollower:
             return self._made(table, name)
         if isinstance(found, Open):  # a star import that may bring it; a sub-module is certain
             made = self._made(table, name)
-            return made if isinstance(made, Found) else replace(found, beside=Absent(module, name, table.path, 1))
+            absent = Absent(module, name, table.path, 1, provider=Provider.STAR)
+            return made if isinstance(made, Found) else replace(found, beside=absent)
         return found
 
     def _in_folder(self, module: str, name: str) -> Resolution:

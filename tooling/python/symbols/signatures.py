@@ -59,7 +59,7 @@ class Signatures:
                 return self._decorated(symbol, lineage, made)
             if not lineage.complete:
                 return Open(f"{symbol.dotted} may have the constructor of a base that is not part of this distribution")
-            return self._new(symbol) or Signature(())
+            return self._decorated(symbol, lineage, self._new(symbol) or Signature(()))
         facts = self.definitions.facts(symbol)
         located = self.definitions.locate(symbol)
         if facts is not None and located is not None:

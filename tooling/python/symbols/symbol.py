@@ -117,6 +117,18 @@ class Found:
     """The way itself is deprecated (a `__getattr__` branch that warns)."""
 
 
+class Provider(StrEnum):
+    """What may still give a name that nothing defines, in words."""
+
+    BASE = "a base of another distribution"
+    COMPUTED = "code that computes names"
+    HOOK = "its __getattr__"
+    STAR = "a star import"
+    STUB = "the compiled class"
+    VALUES = "what it is given"
+    """`setattr(self, key, value)` for what is passed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Absent:
     """It does not exist."""
@@ -129,6 +141,8 @@ class Absent:
     line: int = 0
     said: str = ""
     """What the exception says that a module's `__getattr__` raises for it."""
+    provider: Provider | None = None
+    """Of an `Open`: what may give it all the same."""
 
 
 @dataclass(frozen=True, slots=True)

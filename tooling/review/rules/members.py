@@ -155,7 +155,7 @@ def _bound_below(module: Module, condition: str, *, annotations: bool = False) -
         calls = [each.value for each in ends if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
         # A function that is made to explain what is missing raises the error itself.
         raised = any(isinstance(each, ast.Raise) for each in ends)
-        if isinstance(node, ast.Try) and not raised and all(_TELLS.search(last_name(each.func)) for each in calls):
+        if isinstance(node, ast.Try) and not raised and all(_TELLS.fullmatch(last_name(each.func)) for each in calls):
             asked = "".join(f"except {ast.unparse(each.type)}" for each in node.handlers if each.type is not None)
         elif isinstance(node, ast.With):
             asked = ast.unparse(node.items[0])
@@ -169,7 +169,7 @@ def _bound_below(module: Module, condition: str, *, annotations: bool = False) -
     return sorted(reads.values(), key=lambda node: node.lineno)
 
 
-_TELLS: Final = re.compile(r"warn|log|info|debug|print|error$|exception$")
+_TELLS: Final = re.compile(r"debug|error|exception|info|log|print|warn(?:ing)?(?:_once)?")
 
 
 def _is_evaluated(module: Module, node: ast.AST) -> bool:

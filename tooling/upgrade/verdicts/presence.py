@@ -22,7 +22,7 @@ from tooling.python.access_paths import (
 )
 from tooling.python.operations import literal
 from tooling.python.symbols.calls import misfit
-from tooling.python.symbols.symbol import Definite, Found, Open, SymbolKind, Values
+from tooling.python.symbols.symbol import Definite, Found, Open, Provider, SymbolKind, Values
 from tooling.python.symbols.targets import locate
 from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
@@ -247,22 +247,14 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     before, absent = case.before.found[0].symbol, case.after.beside[0]
     if not before.file or mentions(case.old, before.file, rf"super\(.*?\)\.{re.escape(absent.name)}\b"):
         return
-    if "sets attributes with" in case.after.open and before.kind is not SymbolKind.FUNCTION:
+    if absent.provider is Provider.VALUES and before.kind is not SymbolKind.FUNCTION:
         return  # `setattr(self, key, value)` for settings that are passed
     if by_name and before.kind is SymbolKind.VALUE and not before.value:
         return  # it was made when the module was loaded, and may be so still
-    opened = {
-        "__getattr": "its __getattr__",
-        "is compiled": "the compiled class",
-        "sets attributes with": "what it is given",
-    }
-    if by_name:
-        opened = {"": "a star import"}
-    other = next((each for mark, each in opened.items() if mark in case.after.open), "a base of another distribution")
     yield case.problem(
         FindingKind.REMOVED,
         AuditSeverity.WARNING,
-        f"{absent.container} no longer defines {absent.name}; only {other} may have it",
+        f"{absent.container} no longer defines {absent.name}; only {absent.provider or Provider.BASE} may have it",
         before=before,
         new=evidence_of_absence(absent),
         raises=exception_of(case, absent),

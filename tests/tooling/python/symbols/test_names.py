@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.python.symbols.symbol import Open, SymbolKind
+from tooling.python.symbols.symbol import Open, Provider, SymbolKind
 
 
 def test_a_definition_is_found_with_its_place(package):
@@ -152,6 +152,24 @@ def test_a_getattr_that_asks_another_object_refuses_nothing(package, body, refus
     found = release.upstream.resolve("pkg.core.Box.size")
     assert isinstance(found, Open)
     assert (found.beside is not None) is refused
+
+
+@pytest.mark.parametrize(
+    ("name", "provider"),
+    [
+        ("core.Hooked.size", Provider.HOOK),
+        ("core.Settings.size", Provider.VALUES),
+        ("core.Far.size", Provider.BASE),
+        ("starred.size", Provider.STAR),
+        ("computed.size", Provider.COMPUTED),
+    ],
+)
+def test_what_may_still_give_a_name_is_said(package, name, provider):
+    core = "from other import Base\nclass Far(Base): ...\nclass Hooked:\n    def __getattr__(self, name):\n"
+    core += "        raise AttributeError(name)\nclass Settings(Hooked):\n    def __init__(self, **given):\n"
+    core += "        for key, value in given.items():\n            setattr(self, key, value)\n"
+    release = package(root="", core=core, starred="from other import *\n", computed="globals().update(make())\n")
+    assert release.upstream.resolve(f"pkg.{name}").beside.provider is provider
 
 
 def test_a_star_import_from_outside_leaves_missing_names_open(package):

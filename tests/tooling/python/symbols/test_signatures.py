@@ -177,6 +177,12 @@ def test_branches_with_different_parameters_leave_the_signature_unsure(package):
     assert release.signature("pkg.g").exact
 
 
+def test_a_class_without_a_constructor_may_get_one_from_a_decorator(package):
+    release = package(root="from other import struct\n@struct.dataclass\nclass A:\n    x: int\nclass B: ...\n")
+    assert not release.signature("pkg.A").exact
+    assert release.signature("pkg.B").exact
+
+
 def test_the_implementation_decides_and_not_its_overloads(package):
     release = package(
         root="""
