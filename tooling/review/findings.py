@@ -37,11 +37,21 @@ if TYPE_CHECKING:
 _IGNORE = re.compile(r"#\s*review:\s*ignore\[(?P<rules>[\w, -]+)\]\s*[:-]*\s*(?P<reason>.*)")
 _NOQA = re.compile(r"#\s*noqa:\s*(?P<rules>[A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)[\s:#-]*(?P<reason>.*)")
 LINTED: Final[dict[str, str]] = CODES | {
-    **{"B006": "mutable-default", "F403": "wildcard-import", "F821": "undefined-name", "S104": "open-address"},
-    **{"S301": "unsafe-deserialisation", "S506": "unsafe-yaml", "S614": "unsafe-torch-load", "TC004": "type-only-name"},
-    **dict.fromkeys(("BLE001", "S110", "S112"), "swallowed-error"),
-    **dict.fromkeys(("S102", "S307"), "evaluated-text"),
-    **dict.fromkeys(("S602", "S605"), "shell-from-values"),
+    "B006": "mutable-default",
+    "BLE001": "swallowed-error",
+    "F403": "wildcard-import",
+    "F821": "undefined-name",
+    "S102": "evaluated-text",
+    "S104": "open-address",
+    "S110": "swallowed-error",
+    "S112": "swallowed-error",
+    "S301": "unsafe-deserialisation",
+    "S307": "evaluated-text",
+    "S506": "unsafe-yaml",
+    "S602": "shell-from-values",
+    "S605": "shell-from-values",
+    "S614": "unsafe-torch-load",
+    "TC004": "type-only-name",
 }
 """Rules of ruff, and ours that looks for the same: whoever gave a reason to one does not have to repeat it."""
 

@@ -17,10 +17,23 @@ if TYPE_CHECKING:
 
 COLLECTIVES = frozenset(
     [
-        *("all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all"),
-        *("all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object"),
-        *("monitored_barrier", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter"),
-        *("scatter_object_list",),
+        "all_gather",
+        "all_gather_into_tensor",
+        "all_gather_object",
+        "all_reduce",
+        "all_to_all",
+        "all_to_all_single",
+        "barrier",
+        "broadcast",
+        "broadcast_object_list",
+        "gather",
+        "gather_object",
+        "monitored_barrier",
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_tensor",
+        "scatter",
+        "scatter_object_list",
     ]
 )
 _FIRST_RANK = frozenset({"is_main_process", "is_rank_zero", "is_rank_0", "is_main_rank", "is_global_zero", "is_master"})

@@ -18,8 +18,17 @@ if TYPE_CHECKING:
 
 HEAVY = frozenset(
     [
-        *("datasets", "deepspeed", "flash_attn", "jax", "megatron", "ray", "sglang", "tensorflow", "torch"),
-        *("transformers", "vllm"),
+        "datasets",
+        "deepspeed",
+        "flash_attn",
+        "jax",
+        "megatron",
+        "ray",
+        "sglang",
+        "tensorflow",
+        "torch",
+        "transformers",
+        "vllm",
     ]
 )
 """Packages whose import takes seconds, or that are there only where they can run."""

@@ -18,8 +18,30 @@ if TYPE_CHECKING:
 
 _OF_TENSORS: Final = frozenset(
     [
-        *("abs", "backward", "clamp", "clone", "cpu", "cuda", "detach", "exp", "float", "item", "log", "long", "max"),
-        *("mean", "min", "numpy", "reshape", "sqrt", "squeeze", "sum", "to", "tolist", "unsqueeze", "view"),
+        "abs",
+        "backward",
+        "clamp",
+        "clone",
+        "cpu",
+        "cuda",
+        "detach",
+        "exp",
+        "float",
+        "item",
+        "log",
+        "long",
+        "max",
+        "mean",
+        "min",
+        "numpy",
+        "reshape",
+        "sqrt",
+        "squeeze",
+        "sum",
+        "to",
+        "tolist",
+        "unsqueeze",
+        "view",
     ]
 )
 """Methods of tensors that no Python number has."""
@@ -35,9 +57,20 @@ _OFF: Final = re.compile(r"\bnot\b|!=|(?<![a-z])no_|disable|without|(?:==|<=) ?0
 """Conditions that hold where a device is not there."""
 _LOADED_LATER: Final = frozenset(
     [
-        *("concurrent.futures", "http.client", "http.server", "importlib.metadata", "importlib.resources"),
-        *("importlib.util", "logging.config", "logging.handlers", "unittest.mock", "urllib.error"),
-        *("urllib.parse", "urllib.request", "xml.dom", "xml.etree"),
+        "concurrent.futures",
+        "http.client",
+        "http.server",
+        "importlib.metadata",
+        "importlib.resources",
+        "importlib.util",
+        "logging.config",
+        "logging.handlers",
+        "unittest.mock",
+        "urllib.error",
+        "urllib.parse",
+        "urllib.request",
+        "xml.dom",
+        "xml.etree",
     ]
 )
 """Modules that importing their package does not load."""

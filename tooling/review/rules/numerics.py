@@ -20,16 +20,37 @@ _MASK = re.compile(r"(^|_)mask(s|ed)?($|_)|^m$")
 _HOT = re.compile(r"^(forward|backward|step|optimizer_step)$|(^|_)(train_batch|train_step|training_step|loss_fn)$")
 _PURE = frozenset(
     [
-        *("clamp", "masked_fill", "detach", "unsqueeze", "squeeze", "contiguous", "permute", "expand"),
-        *("masked_select", "cumsum"),
+        "clamp",
+        "contiguous",
+        "cumsum",
+        "detach",
+        "expand",
+        "masked_fill",
+        "masked_select",
+        "permute",
+        "squeeze",
+        "unsqueeze",
     ]
 )
 _PLATFORM = re.compile(r"^current_(platform|accelerator|device_type)$")
 _OF_PLATFORMS = re.compile(r"platform|cuda|(^|/)tools?/|profil")
 _PURE_TEXT = frozenset(
     [
-        *("strip", "lstrip", "rstrip", "lower", "upper", "removeprefix", "removesuffix", "startswith", "endswith"),
-        *("intersection", "difference", "symmetric_difference", "issubset", "issuperset", "isdisjoint"),
+        "difference",
+        "endswith",
+        "intersection",
+        "isdisjoint",
+        "issubset",
+        "issuperset",
+        "lower",
+        "lstrip",
+        "removeprefix",
+        "removesuffix",
+        "rstrip",
+        "startswith",
+        "strip",
+        "symmetric_difference",
+        "upper",
     ]
 )
 

@@ -108,8 +108,14 @@ def await_dropped(comparison: Comparison) -> Iterator[Place]:
 
 _TAKERS: Final = frozenset(
     [
-        *("as_completed", "create_task", "ensure_future", "gather", "run_coroutine_threadsafe", "shield"),
-        *("start_soon", "wait"),
+        "as_completed",
+        "create_task",
+        "ensure_future",
+        "gather",
+        "run_coroutine_threadsafe",
+        "shield",
+        "start_soon",
+        "wait",
     ]
 )
 """Calls that coroutines are collected for."""
@@ -359,8 +365,22 @@ def _negated(one: ast.expr, other: ast.expr) -> bool:
 
 _SYMMETRIC: Final = frozenset(
     [
-        *("add", "allclose", "assertEqual", "assert_close", "equal", "gcd", "hypot", "isclose", "lcm"),
-        *("logical_and", "logical_or", "max", "maximum", "min", "minimum", "mul"),
+        "add",
+        "allclose",
+        "assertEqual",
+        "assert_close",
+        "equal",
+        "gcd",
+        "hypot",
+        "isclose",
+        "lcm",
+        "logical_and",
+        "logical_or",
+        "max",
+        "maximum",
+        "min",
+        "minimum",
+        "mul",
     ]
 )
 """Functions for which the order makes no difference."""

@@ -24,16 +24,20 @@ _NAMED = re.compile(
 """Names that say that a reward is returned, and not something about one: `score_port`, `load_scores`."""
 _FAILURES = frozenset(
     [
-        *("BaseException", "ClientError", "ConnectionError", "Exception", "HTTPError", "ImportError", "OSError"),
-        *(
-            "OutOfMemoryError",
-            "RequestException",
-            "RuntimeError",
-            "Timeout",
-            "TimeoutError",
-            "TimeoutException",
-            "TimeoutExpired",
-        ),
+        "BaseException",
+        "ClientError",
+        "ConnectionError",
+        "Exception",
+        "HTTPError",
+        "ImportError",
+        "OSError",
+        "OutOfMemoryError",
+        "RequestException",
+        "RuntimeError",
+        "Timeout",
+        "TimeoutError",
+        "TimeoutException",
+        "TimeoutExpired",
     ]
 )
 """What happens to the process that scores, whatever the answer is."""
