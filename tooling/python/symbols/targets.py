@@ -29,6 +29,7 @@ from tooling.python.symbols.symbol import (
     Keyword,
     Open,
     Parameter,
+    Provider,
     Signature,
     Symbol,
     SymbolKind,
@@ -88,9 +89,9 @@ def locate(tree: SymbolTree[Any], access_path: AccessPath) -> Lookup:
     match access_path:
         case Name(dotted):
             found, (holder, _, name) = tree.resolve(dotted), dotted.rpartition(".")
-            if isinstance(found, Open) and _is_value(tree.resolve(holder)):
+            if isinstance(found, Open) and _has_kind(tree.resolve(holder), SymbolKind.VALUE):
                 return _member_of(tree, Name(holder), name)  # `up.REGISTRY.get`: what the constant holds says more
-            return _lookup(found, receiver=holder, by_class=True)
+            return _lookup(found, receiver=holder, by_class=_has_kind(tree.resolve(holder), SymbolKind.CLASS))
         case Attribute(base, name):
             return _member_of(tree, base, name)
         case Either(members):
@@ -102,8 +103,8 @@ def locate(tree: SymbolTree[Any], access_path: AccessPath) -> Lookup:
     return _valued(tree, access_path)
 
 
-def _is_value(resolution: Resolution) -> bool:
-    return isinstance(resolution, Found) and resolution.symbol.kind is SymbolKind.VALUE
+def _has_kind(resolution: Resolution, kind: SymbolKind) -> bool:
+    return isinstance(resolution, Found) and resolution.symbol.kind is kind
 
 
 def _lookup(resolution: Resolution, *, receiver: str, by_class: bool = False) -> Lookup:
@@ -114,6 +115,8 @@ def _lookup(resolution: Resolution, *, receiver: str, by_class: bool = False) ->
         case Absent():
             return Lookup(absent=(resolution,))
         case Open(why, beside):
+            if by_class and beside is not None and beside.provider is Provider.HOOK:
+                return Lookup(absent=(beside,))  # the `__getattr__` of a class is asked by its instances
             return Lookup(open=why or "not known", beside=(beside,) if beside is not None else ())
 
 

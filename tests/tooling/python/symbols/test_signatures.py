@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.python.symbols.symbol import Absent, Found, Open
+from tooling.python.symbols.symbol import Absent, Found, Open, Provider
 from tooling.python.symbols.tree import SymbolTree
 from tooling.upgrade.sources.folder import memory_release
 
@@ -218,7 +218,7 @@ def test_a_base_from_a_compiled_module_is_one_that_cannot_be_read():
     assert isinstance(point, Found)
     missing = release.member(point.symbol, "empty")
     assert isinstance(missing, Open)
-    assert missing.beside == Absent("pkg.Point", "empty", "pkg/__init__.py", 2)
+    assert missing.beside == Absent("pkg.Point", "empty", "pkg/__init__.py", 2, provider=Provider.BASE)
 
 
 def test_names_copied_from_a_compiled_module_by_a_loop(package):
