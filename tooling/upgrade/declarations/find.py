@@ -19,11 +19,15 @@ from tooling.cli.errors import ToolError
 from tooling.cli.git import Git
 from tooling.cli.toml import TOMLError, parse_toml
 from tooling.upgrade.declarations import commands, python_projects
-from tooling.upgrade.declarations.declaration import Declaration, Declarations, read_requirements
+from tooling.upgrade.declarations.declaration import Declarations, ManifestText, read_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from tooling.upgrade.declarations.declaration import Declaration
+
+    Reader = Callable[[ManifestText], Iterator[Declaration]]
 
 _SKIPPED = frozenset(
     {".direnv", ".eggs", ".git", ".hg", ".nox", ".pixi", ".tox", ".venv", "__pycache__", "build", "dist"}
@@ -39,7 +43,7 @@ _LIMIT = 2_000_000
 _DOCKER = re.compile(r"[^/]*(Dockerfile|Containerfile)(?!.*\.(md|rst|txt|html)$)|[^/]+\.dockerfile$", re.IGNORECASE)
 
 
-_READERS: tuple[tuple[re.Pattern[str], Callable[[str, str], list[Declaration]]], ...] = (
+_READERS: tuple[tuple[re.Pattern[str], Reader], ...] = (
     (re.compile(r"pyproject([.-][\w-]+)?\.toml$"), python_projects.read_pyproject),
     (re.compile(r"[^/]*(requirements|constraints)[^/]*\.(txt|in)$"), read_requirements),
     (re.compile(r"setup\.cfg$"), python_projects.read_setup_cfg),
@@ -78,7 +82,7 @@ def find_declarations(root: Path) -> Declarations:
         if reader is None or text is None:
             continue
         try:
-            declarations = reader(path, text)
+            declarations = list(reader(ManifestText(path, text)))
         except (SyntaxError, ValueError, tomllib.TOMLDecodeError, RecursionError) as error:
             problems.append(f"{path}: cannot be read: {error}")
             continue
@@ -91,10 +95,10 @@ def find_declarations(root: Path) -> Declarations:
 def read_declarations(path: str, text: str) -> list[Declaration]:
     """Those of one text, read as a file of that name. Raises SyntaxError or ValueError for damaged ones."""
     reader = _reader(path)
-    return [] if reader is None else reader(path, text)
+    return [] if reader is None else list(reader(ManifestText(path, text)))
 
 
-def _reader(path: str) -> Callable[[str, str], list[Declaration]] | None:
+def _reader(path: str) -> Reader | None:
     name = path.rpartition("/")[2]
     reader = next((read for pattern, read in _READERS if pattern.match(name)), None)
     if reader is None and re.search(r"(^|/)requirements/[^/]+\.(txt|in)$", path):

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 
 from tooling.cli.errors import UsageError
 from tooling.cli.toml import TOMLError, parse_toml
-from tooling.upgrade.declarations.declaration import read_requirements
+from tooling.upgrade.declarations.declaration import ManifestText, read_requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -74,7 +74,7 @@ def read_lock(path: str, content: bytes) -> Lock:
 
 
 def _pins(path: str, content: bytes) -> Lock:
-    declared = read_requirements(path, content.decode("utf-8", errors="replace"))
+    declared = read_requirements(ManifestText(path, content.decode("utf-8", errors="replace")))
     pinned = [each for each in declared if each.is_pinned]
     rows = {LockedPackage(each.distribution, each.specifier.lstrip("= ")) for each in pinned}
     return Lock(path, tuple(sorted(rows)))

@@ -1,8 +1,4 @@
-"""Read the declarations of pyproject.toml, setup.cfg and setup.py; nothing is run.
-
-Where the strings of a TOML document stand is found by hand, because an edit must leave every other byte as it is, and
-an error must name the line. Documents are parsed by `tomllib` first, so that the scanner meets valid text only.
-"""
+"""Read the declarations of pyproject.toml, setup.cfg and setup.py; nothing is run."""
 
 from __future__ import annotations
 
@@ -10,150 +6,68 @@ import ast
 import re
 import tomllib
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from tooling.upgrade.declarations.declaration import (
-    Declaration,
-    DeclarationKind,
-    SpecifierStyle,
-    python_marker,
-    required,
-    versioned,
-)
+from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierStyle, python_marker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tooling.upgrade.declarations.declaration import Declaration, ManifestText
 
-Path = tuple[str | int, ...]
-_SPACE = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
-_KEY = re.compile(r"[ \t]*(?:(?P<bare>[A-Za-z0-9_-]+)|(?P<quoted>\"(?:[^\"\\]|\\.)*\"|'[^']*'))[ \t]*")
-_STRING = re.compile(
-    r"\"\"\"(?P<a>(?:[^\\]|\\.)*?\"{0,2})\"\"\"(?!\")|'''(?P<b>.*?'{0,2})'''(?!')"
+
+TomlPath = tuple[str | int, ...]
+_TOKEN = re.compile(
+    r"#[^\n]*|\"\"\"(?P<a>(?:[^\\]|\\.)*?\"{0,2})\"\"\"(?!\")|'''(?P<b>.*?'{0,2})'''(?!')"
     r"|\"(?P<c>(?:[^\"\\\n]|\\.)*)\"|'(?P<d>[^'\n]*)'",
     re.DOTALL,
 )
-_OTHER = re.compile(r"[^,\]}#\n]*")
+"""A comment or a string of a valid document."""
 
 
 @dataclass(frozen=True, slots=True)
 class TomlString:
     """A string value."""
 
-    path: Path
+    path: TomlPath
     """Keys and indices: ("project", "dependencies", 0)."""
     value: str
     start: int
     """Span of what is between the quotes, in characters."""
     end: int
-    line: int
     literal: bool
     """Whether the text between the quotes is the value (no escapes): only then it can be edited."""
 
 
 def scan_toml(text: str) -> list[TomlString]:
-    """Return the strings of a valid document. Raises tomllib.TOMLDecodeError for others."""
+    """Return the strings of a document as they stand in it. Raises tomllib.TOMLDecodeError for what is not TOML."""
     tomllib.loads(text)
-    return _Scanner(text).scan()
+    tokens: list[re.Match[str]] = []
 
+    def numbered(token: re.Match[str]) -> str:
+        if token.lastgroup is None:  # a comment
+            return ""
+        tokens.append(token)
+        return f'"@{len(tokens) - 1}"'
 
-class _Scanner:
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
-        self.strings: list[TomlString] = []
-        self.arrays: dict[Path, int] = {}
-        self._line_at = (0, 1)
+    # The parser does not tell where a string stands: so each is replaced by its number, also where it is a key
+    document = tomllib.loads(_TOKEN.sub(numbered, text))
+    values = [tomllib.loads(f"x={token[0]}")["x"] for token in tokens]
 
-    def scan(self) -> list[TomlString]:
-        table: Path = ()
-        while self._skip() < len(self.text):
-            if self.text.startswith("[[", self.at):
-                table = self._header(2)
-            elif self.text[self.at] == "[":
-                table = self._header(1)
-            else:
-                self._pair(table)
-        return self.strings
+    def strings(found: object, path: TomlPath) -> Iterator[TomlString]:
+        if isinstance(found, dict):
+            for key, each in found.items():
+                yield from strings(each, (*path, values[int(key[1:])] if key.startswith("@") else key))
+        elif isinstance(found, list):
+            for index, each in enumerate(found):
+                yield from strings(each, (*path, index))
+        elif isinstance(found, str):
+            number = int(found[1:])
+            start, end = tokens[number].span(tokens[number].lastgroup or 0)
+            yield TomlString(path, values[number], start, end, text[start:end] == values[number])
 
-    def _skip(self) -> int:
-        matched = _SPACE.match(self.text, self.at)
-        self.at = matched.end() if matched else self.at
-        return self.at
-
-    def _line(self) -> int:
-        """Count lines on from the last call: positions only grow."""
-        position, line = self._line_at
-        line += self.text.count("\n", position, self.at)
-        self._line_at = (self.at, line)
-        return line
-
-    def _header(self, brackets: int) -> Path:
-        self.at += brackets
-        parts = self._key()
-        self.at = self.text.index("]" * brackets, self.at) + brackets
-        path: Path = ()
-        for part in parts[:-1]:
-            path = self._current((*path, part))
-        path += parts[-1:]
-        if brackets == 2:
-            self.arrays[path] = self.arrays.get(path, -1) + 1
-        return self._current(path)
-
-    def _current(self, path: Path) -> Path:
-        return (*path, self.arrays[path]) if path in self.arrays else path
-
-    def _key(self) -> tuple[str, ...]:
-        parts: list[str] = []
-        while matched := _KEY.match(self.text, self.at):
-            self.at = matched.end()
-            quoted = matched["quoted"]
-            parts.append(tomllib.loads(f"x={quoted}")["x"] if quoted else matched["bare"])
-            if self.at >= len(self.text) or self.text[self.at] != ".":
-                break
-            self.at += 1
-        return tuple(parts)
-
-    def _pair(self, table: Path) -> None:
-        path = table + self._key()
-        self.at = self.text.index("=", self.at) + 1
-        self._value(path)
-
-    def _value(self, path: Path) -> None:
-        self._skip()
-        letter = self.text[self.at]
-        if letter in "\"'":
-            self._string(path)
-        elif letter == "[":
-            self.at += 1
-            index = 0
-            while self._skip() < len(self.text) and self.text[self.at] != "]":
-                self._value((*path, index))
-                index += 1
-                if self._skip() < len(self.text) and self.text[self.at] == ",":
-                    self.at += 1
-            self.at += 1
-        elif letter == "{":
-            self.at += 1
-            while self._skip() < len(self.text) and self.text[self.at] != "}":
-                self._pair(path)
-                if self._skip() < len(self.text) and self.text[self.at] == ",":
-                    self.at += 1
-            self.at += 1
-        else:
-            matched = _OTHER.match(self.text, self.at)
-            self.at = matched.end() if matched else self.at + 1
-
-    def _string(self, path: Path) -> None:
-        matched = _STRING.match(self.text, self.at)
-        if matched is None:  # tomllib took it, so this is a gap of the pattern: skip the quote rather than loop
-            self.at += 1
-            return
-        value = tomllib.loads(f"x={matched[0]}")["x"]
-        start, end = matched.span(matched.lastgroup or 0)
-        literal = self.text[start:end] == value
-        self.strings.append(TomlString(path, value, start, end, self._line(), literal))
-        self.at = matched.end()
+    return sorted(strings(document, ()), key=lambda each: each.start)
 
 
 _VERSION_TAG = re.compile(r"v?(?P<version>\d+(?:\.\d+)+\S*)$")
@@ -173,47 +87,40 @@ _GROUPS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def read_pyproject(path: str, text: str) -> list[Declaration]:
-    """All declarations. Raises tomllib.TOMLDecodeError for what is not TOML."""
-    strings = scan_toml(text)
+def read_pyproject(file: ManifestText) -> Iterator[Declaration]:
+    """Yield all declarations. Raises tomllib.TOMLDecodeError for what is not TOML."""
+    strings = scan_toml(file.text)
     values = {string.path: string.value for string in strings}
-    found = [_declaration(path, string, values) for string in strings]
-    return [each for each in found if each is not None]
+    for string in strings:
+        listed = _listed(string.path)
+        if not string.literal:
+            continue
+        if listed is not None:
+            kind, section, group = listed
+            yield from file.required(string.start, string.value, kind, section=section, group=group)
+        elif string.path[:3] == ("tool", "uv", "sources"):
+            yield from _uv_source(file, string)
+        else:
+            yield from _poetry(file, string, values)
 
 
-def _declaration(path: str, string: TomlString, values: Mapping[Path, str]) -> Declaration | None:
-    if not string.literal:
-        return None
-    keys = string.path
-    listed = _listed(keys)
-    if listed is not None:
-        kind, section, group = listed
-        return required(path, string.line, string.start, string.value, kind, section=section, group=group)
-    if keys[:3] == ("tool", "uv", "sources"):
-        key = string.path[-1]
-        if key not in {"tag", "rev", "branch", "url"}:
-            return None
-        tag = _VERSION_TAG.match(string.value) if key == "tag" else None
-        start, version, style = string.start, string.value, SpecifierStyle.OPAQUE
-        if tag is not None:
-            start, version, style = string.start + tag.start("version"), tag["version"], SpecifierStyle.PLAIN
-        name = str(string.path[3])
-        text = f"{name} = {{{key} = {string.value!r}}}"
-        return versioned(
-            path,
-            string.line,
-            start,
-            version,
-            name,
-            DeclarationKind.SOURCE,
-            style=style,
-            section="tool.uv.sources",
-            text=text,
-        )
-    return _poetry(path, string, values)
+def _uv_source(file: ManifestText, string: TomlString) -> Iterator[Declaration]:
+    name, key = str(string.path[3]), string.path[-1]
+    if key not in {"tag", "rev", "branch", "url"}:
+        return
+    tag = _VERSION_TAG.match(string.value) if key == "tag" else None
+    yield file.versioned(
+        string.start + (tag.start("version") if tag else 0),
+        tag["version"] if tag else string.value,
+        name,
+        DeclarationKind.SOURCE,
+        style=SpecifierStyle.PLAIN if tag else SpecifierStyle.OPAQUE,
+        section="tool.uv.sources",
+        text=f"{name} = {{{key} = {string.value!r}}}",
+    )
 
 
-def _listed(keys: Path) -> tuple[DeclarationKind, str, str] | None:
+def _listed(keys: TomlPath) -> tuple[DeclarationKind, str, str] | None:
     """Kind, section and group of an item of a list of requirements."""
     names = tuple(key for key in keys[:-1] if isinstance(key, str))
     if names in _LISTS and isinstance(keys[-1], int):
@@ -224,35 +131,31 @@ def _listed(keys: Path) -> tuple[DeclarationKind, str, str] | None:
     return None
 
 
-def _poetry(path: str, string: TomlString, values: Mapping[Path, str]) -> Declaration | None:
+def _poetry(file: ManifestText, string: TomlString, values: Mapping[TomlPath, str]) -> Iterator[Declaration]:
     """`[tool.poetry.dependencies] x = "^1.2"`, or x.version, or x = {version = ...}, or a list of such tables; groups
     likewise. values: of all strings of the file."""
     keys = tuple(key for key in string.path if isinstance(key, str))
     if keys[:2] != ("tool", "poetry") or string.path[-1] in {"python", "git", "path", "url", "markers"}:
-        return None
+        return
     keys = keys[:-1] if keys[-1] == "version" else keys
     group = keys[3] if len(keys) > 4 and keys[2] == "group" else ""
     section = keys[:-1]
     if section not in {("tool", "poetry", "dependencies"), ("tool", "poetry", "group", group, "dependencies")}:
-        return None
+        return
     table = string.path[:-1] if string.path[-1] == "version" else string.path
     python = values.get((*table, "python"), "") if table != string.path else ""
     markers = [python_marker(python), values.get((*table, "markers"), "") if table != string.path else ""]
-    text = f'{keys[-1]} = "{string.value}"'
-    return Declaration(
-        path=path,
-        line=string.line,
-        start=string.start,
-        end=string.end,
-        distribution=str(keys[-1]).lower().replace("_", "-"),
-        specifier=string.value,
-        kind=DeclarationKind.REQUIREMENT,
+    yield file.versioned(
+        string.start,
+        string.value,
+        keys[-1],
+        DeclarationKind.REQUIREMENT,
         style=SpecifierStyle.POETRY,
         section=".".join(section),
+        text=f'{keys[-1]} = "{string.value}"',
         group=group,
         extras=tuple(value for place, value in values.items() if place[:-1] == (*table, "extras")),
         marker=" and ".join(f"({each})" for each in markers if each),
-        text=text,
     )
 
 
@@ -261,15 +164,13 @@ _OPTION = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)\s*[=:]\s*(?P<value>.*)$")
 _NAMED = re.compile(r"require|depend|extras|deps|install", re.IGNORECASE)
 
 
-def read_setup_cfg(path: str, text: str) -> list[Declaration]:
+def read_setup_cfg(file: ManifestText) -> Iterator[Declaration]:
     """[options] install_requires, setup_requires; [options.extras_require]."""
-    found: list[Declaration] = []
     section = option = ""
     offset = 0
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+    for line in file.text.splitlines(keepends=True):
         stripped = line.strip()
-        start = offset
-        offset += len(line)
+        start, offset = offset, offset + len(line)
         if not stripped or stripped[0] in "#;":
             continue
         if matched := _SECTION.match(line):
@@ -281,45 +182,30 @@ def read_setup_cfg(path: str, text: str) -> list[Declaration]:
             if matched is None:
                 continue
             option, begins, value = matched["name"], matched.start("value"), matched["value"]
-        entry = _cfg_entry(path, number, start + begins, value, section, option)
-        found += [entry] if entry is not None else []
-    return found
+        value = re.sub(r"\s#.*$", "", value)
+        if section == "options" and option in {"install_requires", "setup_requires", "tests_require"}:
+            kind = DeclarationKind.BUILD if option == "setup_requires" else DeclarationKind.REQUIREMENT
+            yield from file.required(start + begins, value, kind, section=f"options.{option}")
+        elif section == "options.extras_require":
+            kind = DeclarationKind.REQUIREMENT
+            yield from file.required(start + begins, value, kind, section=section, group=option)
 
 
-def _cfg_entry(path: str, line: int, offset: int, value: str, section: str, option: str) -> Declaration | None:
-    value = re.sub(r"\s#.*$", "", value)
-    if not value.strip():
-        return None
-    if section == "options" and option in {"install_requires", "setup_requires", "tests_require"}:
-        kind = DeclarationKind.BUILD if option == "setup_requires" else DeclarationKind.REQUIREMENT
-        return required(path, line, offset, value, kind, section=f"options.{option}")
-    if section == "options.extras_require":
-        return required(path, line, offset, value, DeclarationKind.REQUIREMENT, section=section, group=option)
-    return None
-
-
-def read_setup_py(path: str, text: str) -> list[Declaration]:
+def read_setup_py(file: ManifestText) -> Iterator[Declaration]:
     """Literal strings in what is called install_requires, extras_require and the like. Raises SyntaxError."""
-    tree = ast.parse(text)
-    starts = [0]
-    for line in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(line))
-    lines = text.splitlines()
-    found: list[Declaration] = []
+    lines = file.text.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, lines))]
     seen: set[tuple[int, int]] = set()
-    for name, string in _named_strings(tree):
+    for name, string in _named_strings(ast.parse(file.text)):
         place = (string.lineno, string.col_offset)
         if place in seen or string.end_lineno != string.lineno:
             continue
         seen.add(place)
-        source = ast.get_source_segment(text, string) or ""
-        if source[1:-1] != string.value or source[:1] not in {"'", '"'}:
-            continue
         column = len(lines[string.lineno - 1].encode()[: string.col_offset].decode(errors="replace"))
-        offset = starts[string.lineno - 1] + column + 1
-        entry = required(path, string.lineno, offset, str(string.value), DeclarationKind.REQUIREMENT, section=name)
-        found += [entry] if entry is not None else []
-    return found
+        offset = starts[string.lineno - 1] + column
+        written, value = file.text[offset:], str(string.value)
+        if written[:1] in {"'", '"'} and written[1:].startswith(f"{value}{written[0]}"):
+            yield from file.required(offset + 1, value, DeclarationKind.REQUIREMENT, section=name)
 
 
 def _named_strings(tree: ast.Module) -> Iterator[tuple[str, ast.Constant]]:

@@ -4,7 +4,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tooling.upgrade.declarations.declaration import SpecifierStyle, as_pep508, python_marker
-from tooling.upgrade.declarations.python_projects import read_pyproject
+from tooling.upgrade.declarations.find import read_declarations
 from tooling.upgrade.locks.resolve import stated_requirements
 from tooling.upgrade.policy.watched import Variant
 
@@ -59,7 +59,7 @@ odd = {version = "1.0", markers = "no marker"}
 
 def test_requirements_of_poetry_are_stated_and_those_without_an_equivalent_noted():
     text, notes = stated_requirements(
-        read_pyproject("pyproject.toml", POETRY), Variant(name="default", manifests=("pyproject.toml",))
+        read_declarations("pyproject.toml", POETRY), Variant(name="default", manifests=("pyproject.toml",))
     )
     stated = [str(Requirement(line)) for line in text.splitlines()]
     assert stated == [
