@@ -32,6 +32,8 @@ class Origin:
     verified: str
     """"whole": the archive's hash was checked; "ranged": CRC-32 and RECORD of each member read were; "folder"; "": an
     sdist of which the index states no hash."""
+    doubt: str = ""
+    """What its archive says wrongly of itself, although its index vouches for the whole of it; "" for nothing."""
     yanked: str | None = None
     """Why it was yanked; None if it was not."""
     bytes_read: int = 0

@@ -348,11 +348,14 @@ def plan_upgrade(context: UpgradeContext, upgrade: Upgrade) -> None:
 
 
 def _doubts(context: UpgradeContext, upgrade: Upgrade) -> Iterator[str]:
-    """Find yanked releases, and overrides of the project that give a release what it says it cannot work with."""
+    """Find yanked releases, archives that are wrong about themselves, and overrides of the project that give a release
+    what it says it cannot work with."""
     from tooling.upgrade.declarations.find import read_declarations
     from tooling.upgrade.locks.conflicts import contradicted_overrides
 
     for origin in context.origins():
+        if origin.doubt:
+            yield f"{origin.filename}: {origin.doubt}"
         if origin.yanked is not None:
             why = f": {origin.yanked}" if origin.yanked else "; its index does not say why"
             yield f"{origin.distribution} {origin.version} was yanked by its maintainers{why}"

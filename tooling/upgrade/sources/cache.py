@@ -69,6 +69,7 @@ class CachedRelease:
     sha256: str
     """As the index stated it."""
     verified: str
+    doubt: str = ""
     packed: str = ""
     """File name of the zip."""
     packed_sha256: str = ""
@@ -267,7 +268,13 @@ def _packed(contents: Contents) -> bytes:
 
 def _opened(packed: bytes, entry: CachedRelease) -> Release:
     origin = Origin(
-        **{name: getattr(entry, name) for name in ("distribution", "version", "filename", "url", "sha256", "verified")}
+        distribution=entry.distribution,
+        version=entry.version,
+        filename=entry.filename,
+        url=entry.url,
+        sha256=entry.sha256,
+        verified=entry.verified,
+        doubt=entry.doubt,
     )
     archive = zipfile.ZipFile(io.BytesIO(packed))
     facts = json.loads(archive.read(_FACTS))

@@ -10,7 +10,7 @@ import hashlib
 import io
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -207,6 +207,16 @@ class Fetched:
     bytes_read: int
 
 
+def _believed(contents: Contents, link: FileLink) -> Contents:
+    """Return the contents of a wheel. Raises ArchiveError for those that are doubtful, unless the index vouches for the
+    file."""
+    if contents.doubt and not link.is_vouched_for:
+        fix = "take it from an index that states the file's hash: then all of it is checked; or audit another version"
+        raise ArchiveError(contents.doubt, where=link.filename, fix=fix)
+    told = f"{contents.doubt}; its index vouches for the file, so it was read all the same"
+    return replace(contents, doubt=told) if contents.doubt else contents
+
+
 class Fetcher:
     """Brings archives into the cache."""
 
@@ -253,6 +263,7 @@ class Fetcher:
             url=link.url,
             sha256=link.sha256,
             verified=fetched.verified,
+            doubt=fetched.contents.doubt,
             stamp=stamp,
         )
         return self._cache.keep(entry, fetched.contents, fetched.archive_sha256), fetched.bytes_read
@@ -275,7 +286,9 @@ class Fetcher:
             return self._whole(link, distribution)
         self._report(f"{link.filename}: reading its sources by ranges ({reader.size >> 20} MB in all)")
         contents = read_wheel(reader, link.filename, vouched=False, prepare=reader.prepare)
-        return Fetched(contents, "", "ranged", reader.bytes_read)
+        if contents.doubt and link.is_vouched_for:
+            return self._whole(link, distribution)  # the hash of all of it says whether it is what the index means
+        return Fetched(_believed(contents, link), "", "ranged", reader.bytes_read)
 
     def _whole(self, link: FileLink, distribution: str, first: HttpAnswer | None = None) -> Fetched:
         self._report(f"{link.filename}: fetching")
@@ -296,7 +309,7 @@ class Fetcher:
         if link.is_wheel:
             with ArchiveFile(path) as stream:
                 contents = read_wheel(stream, link.filename, vouched=link.is_vouched_for)
-            return Fetched(contents, digest, "whole" if link.is_vouched_for else "ranged", count)
+            return Fetched(_believed(contents, link), digest, "whole" if link.is_vouched_for else "ranged", count)
         contents = read_sdist(path, link.filename, distribution)
         if not contents.files:
             raise ArchiveError("it holds no Python source", where=link.filename)

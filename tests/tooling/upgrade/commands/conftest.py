@@ -116,8 +116,8 @@ PROJECT = {
 }
 
 
-def write_wheel(folder, name, version, files, requires=(), *, record=True):
-    """A wheel as an installer would take it."""
+def write_wheel(folder, name, version, files, requires=(), *, record=None):
+    """A wheel as an installer would take it. record: what it says of its files, instead of the truth."""
     information = f"{name}-{version}.dist-info"
     needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
     members = {
@@ -133,7 +133,7 @@ def write_wheel(folder, name, version, files, requires=(), *, record=True):
     with zipfile.ZipFile(path, "w") as archive:
         for member, text in members.items():
             archive.writestr(member, text)
-        archive.writestr(f"{information}/RECORD", "".join(rows) if record else "")
+        archive.writestr(f"{information}/RECORD", "".join(rows) if record is None else record)
     return path
 
 

@@ -93,6 +93,21 @@ def test_a_yanked_release_is_read_and_its_reason_told(world, index):
     assert (row["clean"], row["breaking"]) == ("1.5", "3.0")
 
 
+def test_a_wheel_that_is_wrong_about_itself_is_read_with_a_warning_where_its_index_vouches_for_it(world, index):
+    world.wheel("engine", "2.0", {"engine/__init__.py": ""}, record=f"engine/__init__.py,sha256={'A' * 43},0\n")
+    index.page("engine")
+    done = world.json("impact", "engine==2.0", expect=10, **index.environment)
+    assert [each for each in done["warnings"] if "'engine/__init__.py' is not what RECORD says" in each]
+    assert [bool(each["doubt"]) for each in done["sources"]] == [False, True]
+
+
+def test_a_wheel_that_is_wrong_about_itself_is_refused_where_nothing_vouches_for_it(world):
+    world.wheel("engine", "2.0", {"engine/__init__.py": ""}, record=f"engine/__init__.py,sha256={'A' * 43},0\n")
+    done = world.json("impact", "engine==2.0", expect=11)
+    assert (done["code"], "not what RECORD says" in done["error"]) == ("archive", True)
+    assert "audit another version" in done["fix"]
+
+
 def test_where_releases_came_from_is_told(world, index):
     done = world.json("impact", "engine==2.0", expect=10, **index.environment)
     (_, new) = done["sources"]

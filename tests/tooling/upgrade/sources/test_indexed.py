@@ -15,6 +15,8 @@ from tooling.upgrade.sources.indexed import Catalogue
 
 WHEEL = "pkg-1.0-py3-none-any.whl"
 SOURCES = {"pkg/__init__.py": "A = 1\n", "pkg/deep/x.py": "B = 2\n"}
+WRONG = f"pkg/__init__.py,sha256={'A' * 43},6\n"
+"""A RECORD that disagrees with the archive."""
 
 
 @pytest.fixture
@@ -68,17 +70,30 @@ def test_a_server_without_ranges_is_asked_for_the_whole_once(server, wheel, cata
 
 
 def test_ranges_vouch_for_members_by_record_only_so_it_must_name_each(server, wheel, catalogue, small_ranges):
+    server.hashes = False
     server.files[WHEEL] = wheel(SOURCES, filler=3_000_000, record="")
     with pytest.raises(ArchiveError, match="RECORD has no hash of"):
         catalogue().release("pkg==1.0")
 
 
 def test_a_forged_member_of_a_large_wheel_is_refused(server, wheel, catalogue, small_ranges, tmp_path):
-    record = f"pkg/__init__.py,sha256={'A' * 43},6\n"
-    server.files[WHEEL] = wheel({"pkg/__init__.py": "A = 1\n"}, filler=3_000_000, record=record)
-    with pytest.raises(ArchiveError, match="not what RECORD says"):
+    server.hashes = False
+    server.files[WHEEL] = wheel(SOURCES, filler=3_000_000, record=WRONG)
+    with pytest.raises(ArchiveError, match="not what RECORD says") as caught:
         catalogue().release("pkg==1.0")
+    assert "audit another version" in caught.value.fix
     assert list((tmp_path / "cache").glob("*.zip")) == []
+
+
+@pytest.mark.parametrize("filler", [0, 3_000_000])
+def test_a_wheel_whose_record_is_wrong_is_read_where_the_index_vouches_for_it(
+    server, wheel, catalogue, small_ranges, filler
+):
+    server.files[WHEEL] = wheel(SOURCES, filler=filler, record=WRONG)
+    for release in (catalogue().release("pkg==1.0"), catalogue(offline=True).release("pkg==1.0")):
+        assert release.read("pkg/__init__.py") == b"A = 1\n"
+        assert release.origin.verified == "whole"
+        assert "'pkg/__init__.py' is not what RECORD says" in release.origin.doubt
 
 
 def test_a_file_with_another_hash_than_the_index_says_leaves_nothing_behind(server, wheel, catalogue, tmp_path):

@@ -36,6 +36,8 @@ class Contents:
     record: bytes = b""
     scripts: Mapping[str, str] = field(default_factory=dict)
     """Console scripts that the metadata of an sdist's build system declares."""
+    doubt: str = ""
+    """As in an `Origin`."""
 
 
 MAX_MEMBER = 16 << 20

@@ -29,8 +29,9 @@ def read_wheel(
     vouched: bool,
     prepare: Callable[[list[tuple[int, int]]], None] = lambda parts: None,
 ) -> Contents:
-    """Return the sources of a wheel. vouched: whether the whole file's hash was checked; then a member may be missing
-    from RECORD. Otherwise RECORD is all there is and must name each. prepare: as of `PlainZip.contents`.
+    """Return the sources of a wheel, and what is to be doubted since RECORD says otherwise. vouched: whether the whole
+    file's hash was checked; otherwise RECORD is all there is, and must name each member. prepare: as of
+    `PlainZip.contents`.
 
     Raises ArchiveError when the wheel is damaged, forged or none."""
     archive = PlainZip(stream, filename)
@@ -51,27 +52,25 @@ def read_wheel(
                 recorded[row[0].replace("\\", "/")] = (algorithm.lower(), digest.rstrip("="))
     except csv.Error:
         pass  # what could be read counts; the rest is missing and judged so
-    if not vouched:
-        missing = sorted(name for name in recorded if is_source(name) and name not in names)
-        if missing:
-            raise ArchiveError(f"RECORD names {missing[0]!r}, which the archive lacks", where=filename)
+    missing = [] if vouched else sorted(name for name in recorded if is_source(name) and name not in names)
+    doubts = [f"RECORD names {name!r}, which the archive lacks" for name in missing]
     for name, content in found.items():
         if name == f"{information}/RECORD":
             continue
         kind, stated = recorded.get(name, ("", ""))
         if kind not in {"sha256", "sha384", "sha512"}:
-            if vouched:
-                continue
-            raise ArchiveError(f"RECORD has no hash of {name!r}, and nothing else vouches for it", where=filename)
+            doubts += [] if vouched else [f"RECORD has no hash of {name!r}, and nothing else vouches for it"]
+            continue
         actual = base64.urlsafe_b64encode(hashlib.new(kind, content).digest()).decode().rstrip("=")
         if actual != stated:
-            raise ArchiveError(f"{name!r} is not what RECORD says (hash mismatch)", where=filename)
+            doubts.append(f"{name!r} is not what RECORD says (hash mismatch)")
     return Contents(
         files={path: found[name] for name, path in wanted.items()},
         native=tuple(sorted(path for path in paths.values() if is_native(path))),
         metadata=found[f"{information}/METADATA"],
         entry_points=found.get(f"{information}/entry_points.txt", b""),
         record=record,
+        doubt=doubts[0] if doubts else "",
     )
 
 
