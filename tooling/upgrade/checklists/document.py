@@ -28,22 +28,9 @@ if TYPE_CHECKING:
 
     from tooling.python.conditions import Condition
     from tooling.python.symbols.symbol import Signature, Symbol
+    from tooling.upgrade.policy.watched import FocusedPackage
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import FileUses, Use
-
-
-@dataclass(frozen=True, slots=True)
-class ChecklistPackage:
-    """The head of a checklist, from the policy."""
-
-    distribution: str
-    imports: tuple[str, ...]
-    github: str
-    """Web address of the upstream repository."""
-    branch_template: str
-    """Tag or branch of a version, e.g. "v{version}"."""
-    version: str
-    """Version that the signatures are of; "" when its source could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +75,9 @@ class GuardedPlace:
 class Checklist:
     """All of it, sorted."""
 
-    subject: ChecklistPackage
+    package: FocusedPackage
+    version: str
+    """That the signatures are of; "" when its source could not be read."""
     files: tuple[AffectedFile, ...]
     entries: tuple[ChecklistEntry, ...]
     guarded: tuple[GuardedPlace, ...]
@@ -96,28 +85,28 @@ class Checklist:
     """Files of the package that define what is used."""
 
 
-def guards_of(use: Use, subject: ChecklistPackage) -> set[GuardedPlace]:
+def guards_of(use: Use, package: FocusedPackage) -> set[GuardedPlace]:
     """Return the conditions about the package that a use stands under."""
     return {
         GuardedPlace(use.place.path, use.function, text)
         for condition in use.conditions
-        if (text := spelled(condition, subject))
+        if (text := spelled(condition, package))
     }
 
 
-def spelled(condition: Condition, subject: ChecklistPackage) -> str:
+def spelled(condition: Condition, package: FocusedPackage) -> str:
     """Return a condition in words if it speaks of the package's version or shape; else ""."""
     match condition:
         case Not(inner):
-            text = spelled(inner, subject)
+            text = spelled(inner, package)
             return f"not ({text})" if text else ""
         case AllOf(conditions):
-            return _joined(" and ", conditions, subject)
+            return _joined(" and ", conditions, package)
         case AnyOf(conditions):
-            return _joined(" or ", conditions, subject)
+            return _joined(" or ", conditions, package)
     match condition:
         case CompareVersion(_, name, operator, literal):
-            about = name in subject.imports or name.replace("_", "-").lower() == subject.distribution
+            about = name in package.imports or name.replace("_", "-").lower() == package.distribution
             return f"{name} {operator} {literal}" if about else ""
         case HasName(_, name):
             return f"has `{name}`"
@@ -126,14 +115,14 @@ def spelled(condition: Condition, subject: ChecklistPackage) -> str:
         case ModuleExists(dotted):
             return (
                 f"has module {dotted}"
-                if dotted.split(".", maxsplit=1)[0] in {name.split(".", maxsplit=1)[0] for name in subject.imports}
+                if dotted.split(".", maxsplit=1)[0] in {name.split(".", maxsplit=1)[0] for name in package.imports}
                 else ""
             )
     return ""
 
 
-def _joined(word: str, conditions: Iterable[Condition], subject: ChecklistPackage) -> str:
-    return word.join(filter(None, (spelled(part, subject) for part in conditions)))
+def _joined(word: str, conditions: Iterable[Condition], package: FocusedPackage) -> str:
+    return word.join(filter(None, (spelled(part, package) for part in conditions)))
 
 
 SECONDARY: Final = ("tests", "test", "benchmarks", "examples", "scripts", "docs")
@@ -150,20 +139,20 @@ _HOLDS: Final = {
 }
 
 
-def collect(subject: ChecklistPackage, files: Iterable[FileUses], upstream: Upstream | None) -> Checklist:
+def collect(package: FocusedPackage, version: str, files: Iterable[FileUses], upstream: Upstream | None) -> Checklist:
     """upstream: the release in use; None when it could not be read (then there are no entries)."""
     affected, guarded = [], set[GuardedPlace]()
     uses_of: dict[str, list[Use]] = defaultdict(list)
     symbols: dict[str, Symbol] = {}
     for file in files:
-        own = (use for use in file.uses if use.package in subject.imports)
+        own = (use for use in file.uses if use.package in package.imports)
         uses = [
             use for use in own if use.action is not Action.OPERATE
         ]  # it names nothing that its value's use does not
         if not uses:
             continue
         for use in uses:
-            guarded |= guards_of(use, subject)
+            guarded |= guards_of(use, package)
             for symbol in _symbols(use, upstream):
                 symbols[symbol.dotted] = symbol
                 uses_of[symbol.dotted].append(use)
@@ -175,7 +164,8 @@ def collect(subject: ChecklistPackage, files: Iterable[FileUses], upstream: Upst
         _described(symbols[dotted], uses_of[dotted], upstream) for dotted in sorted(symbols) if upstream is not None
     ]
     return Checklist(
-        subject,
+        package,
+        version,
         tuple(sorted(affected, key=lambda file: (file.tier, file.path))),
         tuple(entries),
         tuple(sorted(guarded, key=lambda place: (place.path, place.function, place.condition))),
@@ -290,7 +280,7 @@ def parts_of(checklist: Checklist) -> list[Part]:
     return [
         Part(
             "head",
-            f"# {escaped(checklist.subject.distribution)}\n\n"
+            f"# {escaped(checklist.package.distribution)}\n\n"
             "Generated by `areal-audit --write` from the code; CI checks it with `areal-audit --check`.\n"
             "Write notes between the marked parts: they are kept.\n",
         ),
@@ -344,13 +334,13 @@ def render(checklist: Checklist, old: str | None, path: str) -> str:
     fresh = parts_of(checklist)
     wanted = {part.key for part in fresh}
     lost = [part for part in existing if part.key and part.key not in wanted and part.notes.strip()]
-    subject = checklist.subject
+    package = checklist.package
     rows = [
         "---",
-        f"package: {subject.distribution}",
-        f"version: {subject.version or 'unknown'}",
-        f"github: {subject.github}",
-        f'branch_template: "{subject.branch_template}"',
+        f"package: {package.distribution}",
+        f"version: {checklist.version or 'unknown'}",
+        "github: " + (f"https://github.com/{package.repository}" if package.repository else ""),
+        f'branch_template: "{package.tag}"',
         "upstream_paths:" if checklist.upstream_paths else "upstream_paths: []",
         *(f"  - {path}" for path in checklist.upstream_paths),
         "---",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final
 
@@ -68,28 +69,19 @@ def configure(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Check the checklists, and put them right with --write."""
-    if not arguments.write:
-        context = context_of(arguments)
-        checked = _checked(context, arguments.packages, None)
-        return _report(checked, arguments, None, half_written(context.root))
-    if arguments.dry_run:
-        context = context_of(arguments)
-        checked, plan = _planned(context, arguments)
-        return _report(checked, arguments, plan, half_written(context.root))
-    with writing(nearest_root(arguments.repo), arguments) as repository:
-        checked, plan = _planned(context_of(arguments), arguments)  # read when nobody writes any more
-        write_plan(repository, plan)
-    return _report(checked, arguments, plan, [])
-
-
-def _planned(context: UpgradeContext, arguments: argparse.Namespace) -> tuple[tuple[CheckedPackage, ...], Plan]:
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.operations.checking import write
 
-    plan = Plan(context.root)
-    checked = _checked(context, arguments.packages, plan)
-    write(checked, plan)
-    return checked, plan
+    writes = arguments.write and not arguments.dry_run
+    with writing(nearest_root(arguments.repo), arguments) if writes else nullcontext() as repository:
+        context = context_of(arguments)  # read when nobody writes any more
+        plan = Plan(context.root) if arguments.write else None
+        checked = _checked(context, arguments.packages, plan)
+        if plan is not None:
+            write(checked, plan)
+        if repository is not None and plan is not None:
+            write_plan(repository, plan)
+    return _report(checked, arguments, plan, [] if writes else half_written(context.root))
 
 
 def _checked(context: UpgradeContext, names: Sequence[str], plan: Plan | None) -> tuple[CheckedPackage, ...]:

@@ -21,11 +21,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import ValidationError
-
 from tooling.python import tables
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, InterfaceUse, Unfollowed
-from tooling.upgrade.sources.cache import touch, write_atomically
+from tooling.upgrade.sources.cache import read_kept, touch, write_atomically, write_kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,22 +126,12 @@ class InterfaceStore:
 
     def read(self, name: str, adapter: TypeAdapter[_Kept]) -> _Kept | None:
         """What was kept under a name; None if there is nothing, or it is damaged."""
-        if self._folder is None:
-            return None
-        path = self._path(name)
-        try:
-            found = adapter.validate_json(path.read_bytes())
-        except (OSError, ValidationError):
-            return None
-        touch(path)
-        return found
+        return read_kept(self._path(name), adapter) if self._folder is not None else None
 
     def write(self, name: str, adapter: TypeAdapter[_Kept], value: _Kept) -> None:
         """Keep something under a name, for the next run."""
         if self._folder is not None:
-            # A cache that cannot be written only costs time; names that are not UTF-8 cannot be
-            with suppress(OSError, ValueError):
-                write_atomically(self._path(name), adapter.dump_json(value))
+            write_kept(self._path(name), adapter, value)
 
 
 @dataclass(frozen=True, slots=True)

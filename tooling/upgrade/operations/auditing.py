@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from tooling.cli.errors import UsageError
 from tooling.python.source import calm
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.findings import Audit
-from tooling.upgrade.sources.cache import OURS, touch, write_atomically
+from tooling.upgrade.sources.cache import prune_kept, read_kept, write_kept
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -37,45 +37,12 @@ if TYPE_CHECKING:
     from tooling.upgrade.verdicts.comparison import Explanation, ReleasePair
 
 
-MOST_KEPT: Final = 64
-"""Answers in one cache folder; those used longest ago go first."""
 _LARGE: Final = 4_000_000
 """Bytes from which a file is identified by size and time; an audit reads nothing that large."""
-_UNFINISHED: Final = 3600
-"""Seconds after which a file that nobody finished writing goes."""
+_KEPT = TypeAdapter(tuple[tuple[Audit, ...], tuple[tuple[str, str], ...]])
+"""Audits, and the name and version of each release that was asked beside old and new."""
 _CODE: Final = ("python", "upgrade")
 """Packages of `tooling` whose code makes an audit."""
-
-
-class KeptAudits:
-    """The answer to one question. key: see `audit_key`."""
-
-    def __init__(self, folder: Path, key: str) -> None:
-        self._path = folder / f"{key}.json"
-        self._adapter = TypeAdapter(tuple[tuple[Audit, ...], tuple[tuple[str, str], ...]])
-
-    def read(self) -> tuple[tuple[Audit, ...], tuple[tuple[str, str], ...]] | None:
-        """Return the audits, without the time they took, and the name and version of each release that was asked beside
-        old and new; None where there are none, or the file is damaged."""
-        try:
-            found, asked = self._adapter.validate_json(self._path.read_bytes())
-        except (OSError, ValidationError):
-            return None
-        touch(self._path)
-        return tuple(replace(each, seconds=dict.fromkeys(each.seconds, 0.0)) for each in found), asked
-
-    def write(self, audits: tuple[Audit, ...], asked: tuple[tuple[str, str], ...]) -> None:
-        """Keep what `read` returns, and no more than `MOST_KEPT` answers in all."""
-        folder = self._path.parent
-        # A cache that cannot be written only costs time; names that are not UTF-8 cannot be
-        with suppress(OSError, ValueError):
-            write_atomically(self._path, self._adapter.dump_json((audits, asked)))
-            for left in folder.glob(".*.tmp"):
-                if left.stat().st_mtime < time.time() - _UNFINISHED:
-                    left.unlink(missing_ok=True)
-            ours = [path for path in folder.glob("*.json") if OURS.fullmatch(path.name)]
-            for old in sorted(ours, key=lambda path: path.stat().st_mtime_ns)[:-MOST_KEPT]:
-                old.unlink(missing_ok=True)
 
 
 def audit_key(context: UpgradeContext, pairs: Sequence[ReleasePair], details: Iterable[str]) -> str:
@@ -144,7 +111,6 @@ def audit_moves(
 
     Raises UpstreamError when one of the releases cannot be read.
     """
-    from tooling.upgrade.sources.cache import prune_kept
     from tooling.upgrade.verdicts import ReleasePair, audit, changed_members
 
     if not moves:
@@ -165,15 +131,17 @@ def audit_moves(
     ]
     details += sorted(f"{name}{versions}" for name, versions in (allowed or {}).items())
     key = audit_key(context, pairs, details)
-    kept = KeptAudits(context.cache / "audits", key)
+    path = context.cache / "audits" / f"{key}.json"
     opened = time.perf_counter()
-    known = kept.read()
+    known = read_kept(path, _KEPT)
     if known is not None:
         audits, asked = known
         for name, version in asked:  # so that the report names them as it did
             with suppress(UpstreamError):
                 context.upstream(name, version)
-        return tuple(replace(each, seconds={**each.seconds, "sources": opened - started}) for each in audits)
+        return tuple(
+            replace(each, seconds={**dict.fromkeys(each.seconds, 0.0), "sources": opened - started}) for each in audits
+        )
     sources = set(context.origins())
     members = changed_members(pairs)
     index = context.usage(context.imports([move.distribution for move in moves]), members)
@@ -202,7 +170,7 @@ def audit_moves(
     )
     if audit_key(context, pairs, details) == key:  # else a file changed while others were read
         asked = tuple((each.distribution, each.version) for each in context.origins() if each not in sources)
-        kept.write(made, asked)
+        write_kept(path, _KEPT, (made, asked))
     prune_kept(context.cache)
     return made
 

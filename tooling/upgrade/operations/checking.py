@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.kit.receipts import read_receipts
 from tooling.python.source import calm
-from tooling.upgrade.checklists.document import ChecklistPackage, Drift, collect, drift, render
+from tooling.upgrade.checklists.document import Drift, collect, drift, render
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.sources.cache import prune_kept
@@ -87,14 +87,7 @@ def _checked(
             upstream = context.upstream(package.distribution, version)
         except UpstreamError as error:
             unseen = str(error)
-    subject = ChecklistPackage(
-        package.distribution,
-        package.imports,
-        f"https://github.com/{package.repository}" if package.repository else "",
-        package.tag,
-        version,
-    )
-    checklist = collect(subject, files, upstream)
+    checklist = collect(package, version, files, upstream)
     drifts = drift(checklist, text, path, signatures=not unseen)
     return CheckedPackage(package.distribution, version, path, tuple(drifts), checklist, unseen)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -75,23 +76,15 @@ def document(audits: Sequence[Audit]) -> dict[str, Any]:
 
 def finding_object(finding: AuditFinding) -> dict[str, Any]:
     """One finding; empty sides are null."""
+    instead = finding.replacement
     return {
-        "path": finding.path,
-        "line": finding.line,
-        "column": finding.column,
-        "end_line": finding.end_line,
-        "kind": str(finding.kind),
-        "severity": str(finding.severity),
+        **asdict(finding),
         "confidence": round(finding.confidence, 2),
-        "distribution": finding.distribution,
-        "symbol": finding.symbol,
         "parameter": finding.parameter or None,
-        "message": finding.message,
         "old": _side(finding.old),
         "new": _side(finding.new),
-        "replacement": finding.replacement.text if finding.replacement else None,
-        "replacement_evidence": finding.replacement.why if finding.replacement else None,
-        "fixable": finding.fixable,
+        "replacement": instead.text if instead else None,
+        "replacement_evidence": instead.why if instead else None,
         "guard": finding.guard or None,
     }
 
@@ -133,37 +126,31 @@ def seen_words(audit: Audit) -> str:
 
 
 def _side(evidence: Evidence) -> dict[str, Any] | None:
-    if not evidence.file and not evidence.signature:
-        return None
-    return {"file": evidence.file, "line": evidence.line, "signature": evidence.signature}
+    return asdict(evidence) if evidence.file or evidence.signature else None
 
 
 def _figures(audit: Audit) -> dict[str, Any]:
-    worst = audit.worst()
+    told = (
+        "distribution",
+        "old_version",
+        "new_version",
+        "files",
+        "uses",
+        "symbols",
+        "judged",
+        "unresolved",
+        "unreadable",
+    )
     return {
-        "distribution": audit.distribution,
-        "old_version": audit.old_version,
-        "new_version": audit.new_version,
-        "worst": str(worst) if worst else None,
+        **{name: getattr(audit, name) for name in told},
+        "worst": audit.worst(),
         "counts": count(audit.findings),
-        "files": audit.files,
-        "uses": audit.uses,
-        "symbols": audit.symbols,
-        "judged": audit.judged,
-        "unresolved": audit.unresolved,
-        "open": [{"why": unseen.why, "count": unseen.count, "example": unseen.example} for unseen in audit.open],
+        "open": [asdict(unseen) for unseen in audit.open],
         "open_share": round(open_share(audit), 4),
         "seen": seen(audit),
-        "interfaces": [
-            {"kind": str(use.kind), "name": use.name, "path": use.path, "line": use.line, "known": use.known}
-            for use in audit.interfaces
-        ],
-        "unfollowed": [
-            {"kind": str(place.kind), "path": place.path, "line": place.line, "what": place.what}
-            for place in audit.unfollowed
-        ],
-        "unreadable": list(audit.unreadable),
-        "modules_read": {"old": audit.modules_read[0], "new": audit.modules_read[1]},
+        "interfaces": [asdict(use) for use in audit.interfaces],
+        "unfollowed": [asdict(place) for place in audit.unfollowed],
+        "modules_read": dict(zip(("old", "new"), audit.modules_read, strict=True)),
         "seconds": {phase: round(seconds, 3) for phase, seconds in audit.seconds.items()},
     }
 

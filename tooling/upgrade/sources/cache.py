@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tooling.cli.errors import WriteError
 from tooling.upgrade.errors import ArchiveError
@@ -39,9 +39,12 @@ from tooling.upgrade.sources.installation import ReleaseTree, console_scripts, c
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from pydantic import TypeAdapter
+
     from tooling.upgrade.releases import Release
     from tooling.upgrade.sources.archive.reading import Contents
 
+_Kept = TypeVar("_Kept")
 MAX_BYTES = 2 << 30
 KEPT = ("audits", "facts", "interfaces", "repositories", "usage")
 """Folders of what audits work out: whole audits, and what releases and files of repositories say."""
@@ -99,6 +102,23 @@ def write_atomically(path: Path, content: bytes) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def read_kept(path: Path, adapter: TypeAdapter[_Kept]) -> _Kept | None:
+    """Return what `write_kept` kept; None where there is nothing, or it is damaged."""
+    try:
+        found = adapter.validate_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    touch(path)
+    return found
+
+
+def write_kept(path: Path, adapter: TypeAdapter[_Kept], value: _Kept) -> None:
+    """Keep a value for later runs. A cache that cannot be written only costs time; names that are not UTF-8 cannot
+    be."""
+    with suppress(OSError, ValueError):
+        write_atomically(path, adapter.dump_json(value))
 
 
 def touch(path: Path) -> None:

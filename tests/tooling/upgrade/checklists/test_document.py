@@ -9,12 +9,12 @@ from tooling.upgrade.checklists.document import (
     AffectedFile,
     Checklist,
     ChecklistEntry,
-    ChecklistPackage,
     GuardedPlace,
     drift,
     parse,
     render,
 )
+from tooling.upgrade.policy.watched import FocusedPackage
 
 PATH = "skills/upgrade-deps/checklists/vllm.md"
 GENERATE = ChecklistEntry(
@@ -28,7 +28,8 @@ GENERATE = ChecklistEntry(
 )
 LLM = replace(GENERATE, symbol="vllm.entrypoints.llm.LLM", signature="class LLM(model)")
 LIST = Checklist(
-    subject=ChecklistPackage("vllm", ("vllm",), "https://github.com/vllm-project/vllm", "v{version}", "0.18.0"),
+    package=FocusedPackage(distribution="vllm", imports=("vllm",), repository="vllm-project/vllm"),
+    version="0.18.0",
     files=(AffectedFile("areal/engine/run.py", "primary"), AffectedFile("tests/test_run.py", "secondary")),
     entries=(LLM, GENERATE),
     guarded=(GuardedPlace("areal/engine/run.py", "Engine.step", "vllm >= 0.12"),),
