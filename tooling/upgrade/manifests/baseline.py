@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierStyle
+from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierStyle, as_pep508
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
 from tooling.upgrade.manifests.specifiers import CLAUSE, version_or_none
 
@@ -147,12 +147,9 @@ def _version(declaration: Declaration) -> tuple[str, str, int] | None:
     if declaration.is_pinned:
         version = specifier.strip().lstrip("= ").split("+")[0]
         return (version, _ORIGIN.get(declaration.kind, "pin"), 0) if version_or_none(version) else None
-    if declaration.style in {SpecifierStyle.POETRY, SpecifierStyle.CONDA} and specifier.lstrip("^~= ")[:1].isdigit():
-        version = specifier.lstrip("^~= ").split(",")[0].rstrip(".*")
-        return (version, "range", 1) if version_or_none(version) else None
     lows = []
     highs = []
-    for clause in CLAUSE.finditer(specifier):
+    for clause in CLAUSE.finditer(as_pep508(specifier, declaration.style) or specifier):
         version = clause["version"].removesuffix(".*")
         if not version_or_none(version):
             continue

@@ -16,13 +16,14 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.declarations.declaration import SpecifierStyle
+from tooling.upgrade.declarations.declaration import SpecifierStyle, as_pep508
 
 if TYPE_CHECKING:
     from tooling.upgrade.policy.watched import RangeRule
 
 CLAUSE = re.compile(r"(?P<operator>===|==|~=|!=|<=|>=|<|>)(?P<blank>\s*)(?P<version>[^\s,]+)")
-_POETRY = re.compile(r"(?P<operator>\^|~(?!=)|)(?P<version>\d[\w.+!-]*)$")
+_LOOSE = re.compile(r"(?P<operator>=(?!=)|\^|~(?!=)|)(?P<version>\d[\w.+!-]*?)(?:\.?\*)?$")
+""""=1.2" of conda, "^1.2", "~1.2" and "1.2" of Poetry."""
 _VARIABLE = re.compile(r"\$|\{|<[A-Za-z]|\bX\b")
 
 
@@ -63,19 +64,9 @@ def changed(specifier: str, style: SpecifierStyle, version: str, rule: RangeRule
         return ChangedSpecifier(specifier, "its version comes from a variable")
     if style is SpecifierStyle.PLAIN:
         return _plain(specifier, version)
-    if style is SpecifierStyle.CONDA and re.match(r"=[^=]", specifier):
-        written = specifier.lstrip("= ").rstrip(".*")
-        try:
-            prefix = Version(written).release
-        except InvalidVersion:
-            return ChangedSpecifier(specifier, f"{specifier!r} is not a specifier that can be read", problem=True)
-        if (*wanted.release, 0, 0, 0)[: len(prefix)] == prefix:
-            return ChangedSpecifier(specifier, "the prefix covers the version")
-        return ChangedSpecifier(
-            specifier.replace(written, _at_precision(wanted, written, version)), "a prefix of the new version"
-        )
-    if style is SpecifierStyle.POETRY and (hit := _POETRY.match(specifier.strip())):
-        return _poetry(specifier, hit, wanted, version)
+    loose = _LOOSE.match(specifier.strip()) if style is not SpecifierStyle.PEP508 else None
+    if loose is not None:
+        return _loose(specifier, style, loose, wanted, version)
     return _range(specifier, wanted, version, rule)
 
 
@@ -94,23 +85,20 @@ def _plain(specifier: str, version: str) -> ChangedSpecifier:
     return ChangedSpecifier(version + local, "names exactly one version")
 
 
-def _poetry(specifier: str, hit: re.Match[str], wanted: Version, version: str) -> ChangedSpecifier:
-    written = hit["version"]
-    if not hit["operator"]:
+def _loose(
+    specifier: str, style: SpecifierStyle, hit: re.Match[str], wanted: Version, version: str
+) -> ChangedSpecifier:
+    written, operator = hit["version"], hit["operator"]
+    if not operator:
         new = specifier.replace(written, version)
-        return (
-            ChangedSpecifier(new, "exact pin")
-            if new != specifier
-            else ChangedSpecifier(specifier, "names the version already")
-        )
-    low = parse_version(written)
-    parts = low.release
-    significant = next((index for index, part in enumerate(parts) if part), len(parts) - 1)
-    fixed = significant + 1 if hit["operator"] == "^" else min(2, len(parts))
-    if wanted >= low and wanted.release[:fixed] == (*parts, 0, 0)[:fixed]:
-        return ChangedSpecifier(specifier, "the range allows the version")
-    moved = _at_precision(wanted, written, version)
-    return ChangedSpecifier(specifier.replace(written, moved), f"{specifier.strip()} does not allow {version}")
+        return ChangedSpecifier(new, "exact pin" if new != specifier else "names the version already")
+    meant = as_pep508(specifier, style)
+    if meant is None:
+        return ChangedSpecifier(specifier, f"{specifier!r} is not a specifier that can be read", problem=True)
+    if allows(meant, wanted):
+        return ChangedSpecifier(specifier, f"the {'prefix covers' if operator == '=' else 'range allows'} the version")
+    why = "a prefix of the new version" if operator == "=" else f"{specifier.strip()} does not allow {version}"
+    return ChangedSpecifier(specifier.replace(written, _at_precision(wanted, written, version)), why)
 
 
 def _range(specifier: str, wanted: Version, version: str, rule: RangeRule) -> ChangedSpecifier:
