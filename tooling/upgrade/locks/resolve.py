@@ -186,7 +186,7 @@ def pip_environment() -> dict[str, str]:
     pip = read_pip_config({"VIRTUAL_ENV": sys.prefix, **os.environ})
     variables = {
         "UV_FIND_LINKS": ",".join(pip.find_links),
-        "UV_DEFAULT_INDEX": pip.default or "",
+        "UV_DEFAULT_INDEX": pip.default[1] if pip.default else "",
         "UV_INDEX": " ".join(url for _, url, _, _ in pip.indexes),
         "SSL_CERT_FILE": pip.certificates or "",
     }

@@ -37,7 +37,7 @@ from tooling.upgrade.releases import Origin
 from tooling.upgrade.sources.installation import ReleaseTree, console_scripts, content_digest, requirements
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from pydantic import TypeAdapter
 
@@ -137,15 +137,10 @@ def prune_kept(folder: Path, *, most: int = KEPT_BYTES, now: float | None = None
     with suppress(OSError):
         if now - looked.stat().st_mtime < _ABANDONED_SECONDS:
             return 0
-    found = []
-    for path in (path for name in KEPT for path in (folder / name).rglob("*") if OURS.fullmatch(path.name)):
-        with suppress(OSError):
-            facts = path.lstat()
-            if stat.S_ISREG(facts.st_mode):
-                found.append((facts.st_mtime, facts.st_size, path))
+    found = _by_last_use(path for name in KEPT for path in (folder / name).rglob("*"))
     total = sum(size for _, size, _ in found)
     removed = 0
-    for used, size, path in sorted(found):
+    for used, size, path in found:
         age = now - used
         if age < _ABANDONED_SECONDS or (total - removed <= most and age < KEPT_DAYS * 86_400):
             break
@@ -155,6 +150,17 @@ def prune_kept(folder: Path, *, most: int = KEPT_BYTES, now: float | None = None
     with suppress(OSError):
         write_atomically(looked, b"")
     return removed
+
+
+def _by_last_use(paths: Iterable[Path]) -> list[tuple[float, int, Path]]:
+    """(time of last use, bytes, path) of the files among these that are made here, those used longest ago first."""
+    found = []
+    for path in paths:
+        with suppress(OSError):
+            facts = path.lstat()
+            if OURS.fullmatch(path.name) and stat.S_ISREG(facts.st_mode):
+                found.append((facts.st_mtime, facts.st_size, path))
+    return sorted(found)
 
 
 class Cache:
@@ -237,13 +243,9 @@ class Cache:
             with suppress(OSError):
                 if time.time() - left.stat().st_mtime > _ABANDONED_SECONDS:
                     shutil.rmtree(left, ignore_errors=True)
-        found = []
-        for path in (path for path in self.folder.glob("*.zip") if OURS.fullmatch(path.name)):
-            with suppress(OSError):
-                facts = path.stat()
-                found.append((facts.st_mtime_ns, facts.st_size, path))
+        found = _by_last_use(self.folder.glob("*.zip"))
         total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found)[:-1]:
+        for _, size, path in found[:-1]:
             if total <= most:
                 break
             path.unlink(missing_ok=True)

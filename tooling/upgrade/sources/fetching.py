@@ -183,14 +183,10 @@ def checked_digest(path: Path, link: FileLink) -> str:
 
 
 def _exactly(answer: HttpAnswer, length: int, name: str) -> bytes:
-    blocks: list[bytes] = []
-    left = length
-    while left and (block := answer.read(left)):
-        blocks.append(block)
-        left -= len(block)
-    if left:
-        raise OfflineError(f"the connection broke {left} bytes early", where=name)
-    return b"".join(blocks)
+    content = answer.read(length)
+    if len(content) < length:
+        raise OfflineError(f"the connection broke {length - len(content)} bytes early", where=name)
+    return content
 
 
 _MAX_METADATA = 4 << 20

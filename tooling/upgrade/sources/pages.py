@@ -26,7 +26,7 @@ from tooling.upgrade.sources.links import FileLink, VersionInfo, without_credent
 from tooling.upgrade.sources.transport import RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tooling.upgrade.sources.cache import Cache
     from tooling.upgrade.sources.index_config import IndexSettings, PackageIndex
@@ -48,16 +48,13 @@ def read_page(body: bytes, content_type: str, url: str, distribution: str) -> li
         except (ValueError, RecursionError):
             return []
         entries = page.get("files") if isinstance(page, dict) else None
-        found = []
-        for entry in entries if isinstance(entries, list) else []:
-            link = _entry_link(entry, url, distribution) if isinstance(entry, dict) else None
-            if link is not None:
-                found.append(link)
-        return found
-    parser = _Anchors(url)
-    parser.feed(body.decode("utf-8", "replace"))
-    parser.close()
-    return [link for anchor in parser.anchors if (link := _anchor_link(anchor, distribution, url)) is not None]
+    else:
+        parser = _Anchors(url)
+        parser.feed(body.decode("utf-8", "replace"))
+        parser.close()
+        entries = parser.entries
+    links = (_entry_link(entry, url, distribution) for entry in entries) if isinstance(entries, list) else ()
+    return [link for link in links if link is not None]
 
 
 def file_link(filename: str, url: str, distribution: str, **facts: Any) -> FileLink | None:
@@ -81,19 +78,33 @@ def parse_filename(filename: str) -> tuple[str, str, bool] | None:
 
 
 class _Anchors(HTMLParser):
-    """Collects the attributes of `<a>`, with `href` made absolute."""
+    """Collects what each `<a>` says, as an entry of a JSON page would."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
         self._base = url
-        self.anchors: list[dict[str, str]] = []
+        self.entries: list[dict[str, Any]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         found = {name: value or "" for name, value in attrs}
-        if tag == "base" and "href" in found:
-            self._base = _joined(self._base, found["href"])
-        elif tag == "a" and "href" in found:
-            self.anchors.append({**found, "href": _joined(self._base, found["href"])})
+        if "href" not in found or tag not in {"a", "base"}:
+            return
+        address = _joined(self._base, found["href"])
+        if tag == "base":
+            self._base = address
+            return
+        url, _, fragment = address.partition("#")
+        metadata = found.get("data-core-metadata", found.get("data-dist-info-metadata", "false"))
+        self.entries.append(
+            {
+                "filename": unquote(url.partition("?")[0].rpartition("/")[2]),
+                "url": url,
+                "hashes": dict([fragment.partition("=")[::2]]),
+                "requires-python": found.get("data-requires-python"),
+                "yanked": "data-yanked" in found and (found["data-yanked"] or True),
+                "core-metadata": metadata.lower() != "false" and dict([metadata.partition("=")[::2]]),
+            }
+        )
 
 
 def _joined(base: str, address: str) -> str:
@@ -103,56 +114,32 @@ def _joined(base: str, address: str) -> str:
         return ""
 
 
-def _anchor_link(anchor: Mapping[str, str], distribution: str, source: str) -> FileLink | None:
-    url, _, fragment = anchor["href"].partition("#")
-    filename = unquote(url.partition("?")[0].rpartition("/")[2])
-    metadata = anchor.get("data-core-metadata", anchor.get("data-dist-info-metadata"))
-    yanked = anchor.get("data-yanked")
-    return file_link(
-        filename,
-        url,
-        distribution,
-        hashes=_hashes([fragment.partition("=")[::2]]),
-        requires_python=anchor.get("data-requires-python", ""),
-        yanked=None if yanked is None else yanked or "no reason given",
-        metadata=metadata is not None and metadata.lower() != "false",
-        metadata_sha256=dict(_hashes([(metadata or "").partition("=")[::2]])).get("sha256", ""),
-        source=without_credentials(source),
-    )
-
-
-def _entry_link(entry: Mapping[str, Any], base: str, distribution: str) -> FileLink | None:
-    filename, url = entry.get("filename"), entry.get("url")
-    if not isinstance(filename, str) or not isinstance(url, str):
+def _entry_link(entry: object, base: str, distribution: str) -> FileLink | None:
+    filename, url = (entry.get("filename"), entry.get("url")) if isinstance(entry, dict) else (None, None)
+    if not isinstance(entry, dict) or not isinstance(filename, str) or not isinstance(url, str):
         return None
     metadata = entry.get("core-metadata", entry.get("dist-info-metadata"))
-    metadata_hashes = _hashes(list(metadata.items())) if isinstance(metadata, dict) else ()
-    hashes = entry.get("hashes")
-    yanked = entry.get("yanked")
-    size = entry.get("size")
+    yanked, size = entry.get("yanked"), entry.get("size")
     return file_link(
         filename,
         _joined(base, url).partition("#")[0],
         distribution,
-        hashes=_hashes(list(hashes.items())) if isinstance(hashes, dict) else (),
+        hashes=_hashes(entry.get("hashes")),
         requires_python=_text(entry.get("requires-python")),
         yanked=(_text(yanked) or "no reason given") if yanked else None,
         size=size if isinstance(size, int) and size >= 0 else None,
         uploaded=_text(entry.get("upload-time")),
         metadata=bool(metadata),
-        metadata_sha256=dict(metadata_hashes).get("sha256", ""),
+        metadata_sha256=dict(_hashes(metadata)).get("sha256", ""),
         source=without_credentials(base),
     )
 
 
-def _hashes(pairs: list[Any]) -> tuple[tuple[str, str], ...]:
+def _hashes(stated: object) -> tuple[tuple[str, str], ...]:
     """Pairs that are an algorithm hashlib has and a digest, the algorithm in lower case."""
-    found = []
-    for algorithm, digest in pairs:
-        name, value = _text(algorithm).lower(), _text(digest).lower()
-        if name in _ALGORITHMS and _HEXADECIMAL.match(value):
-            found.append((name, value))
-    return tuple(found)
+    pairs = stated.items() if isinstance(stated, dict) else ()
+    found = [(_text(algorithm).lower(), _text(digest).lower()) for algorithm, digest in pairs]
+    return tuple((name, value) for name, value in found if name in _ALGORITHMS and _HEXADECIMAL.match(value))
 
 
 def _text(value: object) -> str:
@@ -233,8 +220,6 @@ class Pages:
                 raise
             self._report(f"{error.where or without_credentials(url)} does not answer; what it said before is used")
             return _links(kept, distribution)
-        import json
-
         self._cache.write(name, json.dumps(kept, sort_keys=True).encode())
         return _links(kept, distribution)
 
@@ -252,19 +237,11 @@ class Pages:
         with answer:
             if answer.status == 304:
                 return {**kept, "fetched": time.time()}
-            blocks: list[bytes] = []
-            total = 0
-            while block := answer.read(1 << 16):
-                blocks.append(block)
-                total += len(block)
-                if total > _MAX_PAGE:
-                    raise UpstreamError(
-                        f"the page is larger than {_MAX_PAGE >> 20} MB", where=without_credentials(answer.url)
-                    )
+            packed = answer.read(_MAX_PAGE + 1)
             expected = answer.headers.get("content-length", "")
-            if expected.isdecimal() and total != int(expected):
+            if expected.isdecimal() and len(packed) < min(int(expected), _MAX_PAGE):
                 raise OfflineError("the connection broke", where=without_credentials(answer.url))
-            body = _unpacked(b"".join(blocks), answer)
+            body = _unpacked(packed, answer)
         return {
             "url": without_credentials(answer.url),
             "fetched": time.time(),
@@ -282,17 +259,16 @@ def local_path(url: str) -> Path:
 
 def _unpacked(body: bytes, answer: HttpAnswer) -> bytes:
     """Return the page itself: some servers compress what was asked for as it is."""
-    encoding = answer.headers.get("content-encoding", "identity").lower()
-    if encoding not in {"gzip", "x-gzip", "deflate"}:
-        return body
-    try:
-        machine = zlib.decompressobj(47)  # gzip or zlib, as the header of the data says
-        page = machine.decompress(body, _MAX_PAGE + 1)
-    except zlib.error as error:
-        raise UpstreamError(f"unreadable page: {error}", where=without_credentials(answer.url)) from None
-    if len(page) > _MAX_PAGE:
-        raise UpstreamError(f"the page is larger than {_MAX_PAGE >> 20} MB", where=without_credentials(answer.url))
-    return page
+    where = without_credentials(answer.url)
+    if answer.headers.get("content-encoding", "identity").lower() in {"gzip", "x-gzip", "deflate"}:
+        try:
+            # gzip or zlib, as the header of the data says
+            body = zlib.decompressobj(47).decompress(body, _MAX_PAGE + 1)
+        except zlib.error as error:
+            raise UpstreamError(f"unreadable page: {error}", where=where) from None
+    if len(body) > _MAX_PAGE:
+        raise UpstreamError(f"the page is larger than {_MAX_PAGE >> 20} MB", where=where)
+    return body
 
 
 def _links(kept: dict[str, Any], distribution: str) -> list[FileLink]:

@@ -32,13 +32,52 @@ _MAX_EXTENDED = 1 << 20
 
 def tar_members(path: Path, filename: str, wanted: Callable[[str], bool]) -> dict[str, bytes]:
     """Contents of the members whose name is wanted, links followed. Raises ArchiveError."""
+    found: dict[str, bytes] = {}
+    links: dict[str, str] = {}
+    budget = Budget(filename)
     try:
         with gzip.open(path, "rb") as unpacked:
             stream = _Bounded(unpacked, filename)
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Header) as archive:  # type: ignore[call-overload]  # a stream is read from only
-                return _TarCollector(filename, wanted).collect(archive)
+                for count, member in enumerate(archive):
+                    if count > MAX_MEMBERS:
+                        raise ArchiveError(f"it has more than {MAX_MEMBERS} members", where=filename)
+                    name = member.name.removeprefix("./").rstrip("/")
+                    if (name in {"", "."} and member.isdir()) or not checked_name(name, filename):
+                        continue
+                    if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
+                        raise ArchiveError(f"{name!r} is a device or something unknown", where=filename)
+                    if member.isdir() or (member.isfile() and not wanted(name)):
+                        continue
+                    if name in found or name in links:
+                        raise ArchiveError(f"{name!r} is there twice", where=filename)
+                    if not member.isfile():
+                        links[name] = _linked(member, name, filename)
+                        continue
+                    budget.take(name, member.size)
+                    content = archive.extractfile(member)
+                    found[name] = content.read() if content is not None else b""
+                    if len(found[name]) != member.size:
+                        raise ArchiveError(f"{name!r} ends too early", where=filename)
     except (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError) as error:
         raise ArchiveError(f"damaged archive: {error}", where=filename, fix="nothing of it was kept") from error
+    for name in filter(wanted, links):  # at the end, since a link's target may come later
+        target = name
+        for _ in range(16):  # a circle ends at a name without a file
+            target = links.get(target, target)
+        if target in found:
+            budget.take(name, len(found[target]))
+            found[name] = found[target]
+    return found
+
+
+def _linked(member: tarfile.TarInfo, name: str, where: str) -> str:
+    start = posixpath.dirname(name) if member.issym() else ""
+    target = posixpath.normpath(posixpath.join(start, member.linkname))
+    outside = target == ".." or target.startswith(("/", "../"))
+    if outside or "\\" in target or ":" in target.partition("/")[0]:
+        raise ArchiveError(f"{name!r} is a link that leads out of the archive", where=where)
+    return target
 
 
 class _Bounded:
@@ -68,64 +107,6 @@ class _Header(tarfile.TarInfo):
         if header.type == tarfile.GNUTYPE_SPARSE:
             raise ArchiveError("it holds a sparse file")
         return header
-
-
-class _TarCollector:
-    """What has been seen of one archive."""
-
-    def __init__(self, where: str, wanted: Callable[[str], bool]) -> None:
-        self._where = where
-        self._wanted = wanted
-        self._budget = Budget(where)
-        self._found: dict[str, bytes] = {}
-        self._links: dict[str, str] = {}
-
-    def collect(self, archive: tarfile.TarFile) -> dict[str, bytes]:
-        """Everything wanted. One pass: a link's target may come later."""
-        for count, member in enumerate(archive):
-            if count > MAX_MEMBERS:
-                raise ArchiveError(f"it has more than {MAX_MEMBERS} members", where=self._where)
-            name = member.name.removeprefix("./").rstrip("/")
-            if name in {"", "."} and member.isdir():
-                continue
-            checked_name(name, self._where)
-            if member.issym() or member.islnk():
-                start = posixpath.dirname(name) if member.issym() else ""
-                target = posixpath.normpath(posixpath.join(start, member.linkname))
-                outside = target == ".." or target.startswith(("/", "../"))
-                if outside or "\\" in target or ":" in target.partition("/")[0]:
-                    raise ArchiveError(f"{name!r} is a link that leads out of the archive", where=self._where)
-                self._once(name)
-                self._links[name] = target
-            elif member.isfile():
-                if self._wanted(name):
-                    self._once(name)
-                    self._budget.take(name, member.size)
-                    stream = archive.extractfile(member)
-                    data = stream.read() if stream is not None else b""
-                    if len(data) != member.size:
-                        raise ArchiveError(f"{name!r} ends too early", where=self._where)
-                    self._found[name] = data
-            elif not member.isdir():
-                raise ArchiveError(f"{name!r} is a device or something unknown", where=self._where)
-        for name in [name for name in self._links if self._wanted(name)]:
-            content = self._found.get(self._target(name))
-            if content is not None:
-                self._budget.take(name, len(content))
-                self._found[name] = content
-        return self._found
-
-    def _once(self, name: str) -> None:
-        if name in self._found or name in self._links:
-            raise ArchiveError(f"{name!r} is there twice", where=self._where)
-
-    def _target(self, name: str) -> str:
-        """Return the file behind a chain of links; a circle ends at a name without a file."""
-        for _ in range(16):
-            if name not in self._links:
-                break
-            name = self._links[name]
-        return name
 
 
 _FACTS = frozenset({"PKG-INFO", "pyproject.toml", "top_level.txt", "entry_points.txt"})
