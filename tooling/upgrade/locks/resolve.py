@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from tooling.cli.errors import ToolError, UsageError
 from tooling.cli.toml import TOMLError, parse_toml
+from tooling.kit.change.plan import Plan
 from tooling.upgrade.declarations.commands import Install, script_environments
 from tooling.upgrade.declarations.declaration import (
     DeclarationKind,
@@ -43,7 +44,7 @@ from tooling.upgrade.declarations.find import project_table, read_declarations, 
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
 from tooling.upgrade.errors import OfflineError, ResolutionError, UpstreamError
 from tooling.upgrade.locks.conflicts import Attempted, missing_local_builds, parse_conflict, propose
-from tooling.upgrade.locks.result import Conflict, LockAction, LockResult, compare_locks, versions
+from tooling.upgrade.locks.result import LockAction, LockResult, compare_locks, versions
 from tooling.upgrade.manifests.baseline import variants_of
 from tooling.upgrade.manifests.specifiers import allows, parse_version
 from tooling.upgrade.sources.index_config import read_pip_config
@@ -51,7 +52,6 @@ from tooling.upgrade.sources.index_config import read_pip_config
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from tooling.kit.change.plan import Plan
     from tooling.upgrade.declarations.declaration import Declaration, Declarations
     from tooling.upgrade.locks.result import RelaxProposal
     from tooling.upgrade.manifests.requests import VersionRequest
@@ -62,32 +62,46 @@ _NAMES = frozenset({"pyproject.toml", "uv.toml", ".python-version", "setup.cfg"}
 _LIMIT = 4_000_000
 
 
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One variant to resolve."""
+
+    root: Path
+    plan: Plan
+    policy: UpgradePolicy
+    declarations: Declarations
+    variant: Variant
+    requests: tuple[VersionRequest, ...]
+    offline: bool = False
+    project: str = ""
+    install: Install | None = None
+    """What the script of the variant's environment installs, after the plan and before it."""
+    install_before: Install | None = None
+
+
 @contextmanager
-def workspace(
-    root: Path,
-    plan: Plan | None,
-    variant: Variant,
-    declarations: Declarations,
-    overlay: Mapping[str, bytes],
-    also: Sequence[str] = (),
-) -> Iterator[Path]:
-    """Make the folder. plan: its outcome is what is copied; None for the tree as it is. overlay: contents on top of it.
-    also: further files.
+def workspace(job: Job, overlay: Mapping[str, bytes], *, planned: bool = True) -> Iterator[Path]:
+    """Make the folder. overlay: contents on top of the plan's. planned: False for the tree as it is.
 
     A variant's manifest and lock stand in it under the names the resolver looks for."""
+    root, variant = job.root, job.variant
+    plan = job.plan if planned else Plan(root)
     with tempfile.TemporaryDirectory(prefix="areal-lock-") as name:
         folder = Path(name)
-        wanted = {*variant.manifests, *declarations.files, *also}
-        if variant.lock:
-            wanted.add(variant.lock)
+        wanted = {*variant.manifests, *job.declarations.files, *([variant.lock] if variant.lock else [])}
+        wanted |= {*job.install.constraints, *job.install.overrides} if job.install is not None else set()
         for file in repository_files(root):
             base = file.rpartition("/")[2]
             if base in _NAMES or ("/" not in file and base.upper().startswith(("README", "LICENSE"))):
                 wanted.add(file)
         for path in sorted(wanted):
-            content = overlay.get(path) if path in overlay else _content(root, plan, path)
+            try:
+                content = overlay[path] if path in overlay else plan.read(path)
+            except (OSError, ToolError):
+                continue
             if content is not None and len(content) <= _LIMIT:
-                _put(folder / path, content)
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(content)
         try:
             settings = parse_toml((root / "pyproject.toml").read_bytes()).get("tool", {}).get("uv", {})
         except (OSError, *TOMLError):
@@ -99,27 +113,13 @@ def workspace(
                 target.symlink_to(source.resolve(), target_is_directory=True)
         manifest = variant.manifests[0]
         if manifest != "pyproject.toml" and manifest.endswith(".toml"):
-            _put(folder / "pyproject.toml", (folder / manifest).read_bytes())
+            shutil.copyfile(folder / manifest, folder / "pyproject.toml")
         if variant.lock.endswith(".lock") and (folder / variant.lock).is_file():
-            _put(folder / "uv.lock", (folder / variant.lock).read_bytes())
-        elif (folder / "uv.lock").is_file():
-            (folder / "uv.lock").unlink()  # another variant's
+            if variant.lock != "uv.lock":
+                shutil.copyfile(folder / variant.lock, folder / "uv.lock")
+        else:
+            (folder / "uv.lock").unlink(missing_ok=True)  # another variant's
         yield folder
-
-
-def _content(root: Path, plan: Plan | None, path: str) -> bytes | None:
-    try:
-        if plan is not None:
-            return plan.read(path)
-        file = root / path
-        return file.read_bytes() if file.is_file() and not file.is_symlink() else None
-    except (OSError, ToolError):
-        return None
-
-
-def _put(file: Path, content: bytes) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(content)
 
 
 def stated_requirements(found: Iterable[Declaration], variant: Variant) -> tuple[str, tuple[str, ...]]:
@@ -138,7 +138,9 @@ def stated_requirements(found: Iterable[Declaration], variant: Variant) -> tuple
             extras = f"[{','.join(each.extras)}]" if each.extras else ""
             specifier = as_pep508(each.specifier, each.style)
             line = f"{each.distribution}{extras}{specifier or ''}{marker}"
-            if not _is_requirement(line):
+            try:
+                Requirement(line)
+            except InvalidRequirement:
                 line, specifier = each.distribution, None
             if specifier is None:
                 notes.append(
@@ -146,14 +148,6 @@ def stated_requirements(found: Iterable[Declaration], variant: Variant) -> tuple
                 )
             lines.append(line)
     return "\n".join([*lines, ""]), tuple(notes)
-
-
-def _is_requirement(text: str) -> bool:
-    try:
-        Requirement(text)
-    except InvalidRequirement:
-        return False
-    return True
 
 
 _OFFLINE = re.compile(r"network (?:was|is) disabled|not found in the cache", re.IGNORECASE)
@@ -198,18 +192,12 @@ def pip_environment() -> dict[str, str]:
 _LIMIT_SECONDS = 600
 
 
-def run_uv(
-    arguments: Sequence[str],
-    folder: Path,
-    *,
-    environment: Mapping[str, str] | None = None,
-    offline: bool = False,
-) -> UvRun:
+def run_uv(arguments: Sequence[str], folder: Path, *, offline: bool = False) -> UvRun:
     """Run uv in a folder. Raises ResolutionError for failures that are not conflicts, UpstreamError (OfflineError) when
     the index could not be reached, UsageError when there is no uv."""
     variables = {
         **os.environ,
-        **(pip_environment() if environment is None else environment),
+        **pip_environment(),
         "NO_COLOR": "1",
         "UV_NO_PROGRESS": "1",
         "UV_PYTHON_DOWNLOADS": "never",
@@ -260,24 +248,6 @@ _MOST_EXCLUDED = 8
 """Packages without wheels that are left out of one check before it is given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One variant to resolve."""
-
-    root: Path
-    plan: Plan
-    policy: UpgradePolicy
-    declarations: Declarations
-    variant: Variant
-    requests: tuple[VersionRequest, ...]
-    offline: bool = False
-    environment: Mapping[str, str] | None = None
-    project: str = field(default="")
-    install: Install | None = None
-    """What the script of the variant's environment installs, after the plan and before it."""
-    install_before: Install | None = None
-
-
 def lock(
     root: Path,
     plan: Plan,
@@ -288,11 +258,10 @@ def lock(
     judge: Callable[[RelaxProposal], RelaxProposal],
     fix: bool = False,
     offline: bool = False,
-    environment: Mapping[str, str] | None = None,
 ) -> tuple[LockResult, ...]:
     """One result for each variant, for each install of one that a script makes; new locks go into `plan`. judge: fills
     in what a proposal would break. fix: an own requirement that is the only obstacle is relaxed in the plan, if that
-    breaks nothing (otherwise it is proposed). environment: index settings for uv; None for pip's and uv's own.
+    breaks nothing (otherwise it is proposed).
 
     A conflict is a result, not an exception. Raises UsageError without uv, UpstreamError when the index is out of
     reach (OfflineError when `offline` and the resolver's cache lacks something), ResolutionError for other failures.
@@ -300,7 +269,7 @@ def lock(
     project = str(project_table(root).get("name", ""))
     results = []
     for variant in policy.variants:
-        whole = Job(root, plan, policy, declarations, variant, tuple(requests), offline, environment)
+        whole = Job(root, plan, policy, declarations, variant, tuple(requests), offline)
         if variant.folder:
             jobs = list(_installs(whole))
         else:
@@ -412,16 +381,12 @@ def _lock(job: Job, overlay: Mapping[str, bytes]) -> Attempted:
     arguments = ["lock", "--no-build"]
     for each in job.requests:
         arguments += ["--upgrade-package", f"{each.distribution}=={each.version}"]
-    with workspace(job.root, job.plan, job.variant, job.declarations, overlay) as folder:
-        outcome = run_uv(arguments, folder, environment=job.environment, offline=job.offline)
+    with workspace(job, overlay) as folder:
+        outcome = run_uv(arguments, folder, offline=job.offline)
         if not outcome.solved:
-            return Attempted(conflict=_conflict(job, outcome.complaint))
+            return Attempted(conflict=parse_conflict(outcome.complaint, job.project, job.declarations))
         content = (folder / "uv.lock").read_bytes()
     return Attempted(read_lock(job.variant.lock, content), content=content)
-
-
-def _conflict(job: Job, complaint: str) -> Conflict:
-    return parse_conflict(complaint, job.project, job.declarations)
 
 
 # -------------------------------------------------------------------------------------------------------------- checks
@@ -455,9 +420,7 @@ def _check(job: Job, overlay: Mapping[str, bytes], *, planned: bool = True) -> A
 def _compiled(
     job: Job, overlay: Mapping[str, bytes], excluded: Sequence[str], replaced: Mapping[str, str], planned: bool
 ) -> Attempted:
-    plan = job.plan if planned else None
-    files = (*job.install.constraints, *job.install.overrides) if job.install is not None else ()
-    with workspace(job.root, plan, job.variant, job.declarations, overlay, files) as folder:
+    with workspace(job, overlay, planned=planned) as folder:
         inputs, notes = _inputs(job, folder)
         arguments = ["pip", "compile", "--no-header", "--no-annotate", "--no-build", "--quiet", *inputs]
         (folder / _REQUESTED).write_text("".join(f"{each.distribution}=={each.version}\n" for each in job.requests))
@@ -471,9 +434,9 @@ def _compiled(
             arguments += ["--overrides", _REPLACED]
         if job.variant.lock:
             arguments += ["--constraints", job.variant.lock]
-        outcome = run_uv(arguments, folder, environment=job.environment, offline=job.offline)
+        outcome = run_uv(arguments, folder, offline=job.offline)
     if not outcome.solved:
-        return Attempted(conflict=_conflict(job, outcome.complaint), notes=notes)
+        return Attempted(conflict=parse_conflict(outcome.complaint, job.project, job.declarations), notes=notes)
     return Attempted(read_lock("requirements.txt", outcome.output.encode()), notes=notes)
 
 

@@ -201,19 +201,17 @@ def _pip_files(environ: Mapping[str, str], project: Path | None) -> Iterator[Pat
     if named == os.devnull:
         return
     home = Path(environ.get("HOME") or Path.home())
+    name = "pip.ini" if sys.platform == "win32" else "pip.conf"
     if sys.platform == "win32":
-        name = "pip.ini"
-        folders = [environ.get("PROGRAMDATA", "C:/ProgramData"), home, environ.get("APPDATA", home / "AppData/Roaming")]
+        roaming = Path(environ.get("APPDATA", home / "AppData/Roaming"))
+        folders = [Path(environ.get("PROGRAMDATA", "C:/ProgramData")) / "pip", home / "pip", roaming / "pip"]
     else:
-        name = "pip.conf"
-        mac = "Library/Application Support" if sys.platform == "darwin" else ""
-        folders = [f"/{mac}"] if mac else []
-        folders += reversed((environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":"))
-        yield from (Path(folder) / "pip" / name for folder in folders)
-        yield Path("/etc/pip.conf")
-        yield home / ".pip/pip.conf"
-        folders = [*([home / mac] if mac else []), environ.get("XDG_CONFIG_HOME") or home / ".config"]
-    yield from (Path(folder) / "pip" / name for folder in folders)
+        shared = reversed((environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":"))
+        own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+        mac = "Library/Application Support/pip"
+        folders = [*(Path(folder) / "pip" for folder in shared), Path("/etc"), home / ".pip", home / mac, own / "pip"]
+        folders = [Path("/") / mac, *folders] if sys.platform == "darwin" else folders
+    yield from (folder / name for folder in folders)
     site = environ.get("VIRTUAL_ENV") or (str(project / ".venv") if project is not None else "")
     if site:
         yield Path(site) / name

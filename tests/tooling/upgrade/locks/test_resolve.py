@@ -51,7 +51,7 @@ def wheels(tmp_path_factory):
 
 
 @pytest.fixture
-def resolve(tmp_path, wheels, tmp_path_factory):
+def resolve(tmp_path, wheels, tmp_path_factory, monkeypatch):
     index = tmp_path / "no-index"  # empty: uv has no variable that switches indexes off
     index.mkdir()
     environment = {
@@ -60,6 +60,8 @@ def resolve(tmp_path, wheels, tmp_path_factory):
         "UV_DEFAULT_INDEX": index.as_uri(),
         "UV_CACHE_DIR": str(tmp_path_factory.getbasetemp() / "uv"),  # keeps what uv asked Python
     }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
     root = tmp_path / "repository"
     root.mkdir()
 
@@ -72,7 +74,7 @@ def resolve(tmp_path, wheels, tmp_path_factory):
         plan = bump(root, policy, declarations, asked).plan
         before = {path.name: path.read_bytes() for path in root.iterdir()}
         options.setdefault("judge", harmless)
-        results = lock(root, plan, policy, declarations, asked, environment=environment, **options)
+        results = lock(root, plan, policy, declarations, asked, **options)
         assert {path.name: path.read_bytes() for path in root.iterdir()} == before
         return results, plan
 
@@ -189,10 +191,11 @@ def test_without_uv_the_way_out_is_said(monkeypatch, tmp_path):
     assert "--no-lock" in refused.value.fix
 
 
-def test_offline_with_an_empty_cache_is_said(tmp_path):
+def test_offline_with_an_empty_cache_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "c"))
     (tmp_path / "pyproject.toml").write_text(manifest("surely-not-cached"))
     with pytest.raises(OfflineError):
-        run_uv(["lock"], tmp_path, environment={"UV_CACHE_DIR": str(tmp_path / "c")}, offline=True)
+        run_uv(["lock"], tmp_path, offline=True)
 
 
 def test_credentials_are_never_repeated():
