@@ -12,6 +12,10 @@ import ast
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import libcst
+import libcst.matchers as m
+from libcst.metadata import GlobalScope
+
 from tooling.kit.edits.literals import dotted_text
 from tooling.upgrade.findings import FindingKind
 from tooling.upgrade.fixes.imports import bound_name, import_below
@@ -26,8 +30,6 @@ if TYPE_CHECKING:
 
 def rename_keyword(source: EditableSource, finding: AuditFinding) -> None:
     """Also of an entry of a dictionary that is unpacked on the spot."""
-    import libcst
-
     name = finding.instead.rpartition(".")[2]
     if not name.isidentifier():
         raise LeftAloneError(f"{finding.instead!r} is not a name")
@@ -43,8 +45,6 @@ def rename_keyword(source: EditableSource, finding: AuditFinding) -> None:
 
 def name_argument(source: EditableSource, finding: AuditFinding) -> None:
     """Write the keyword of a positional argument."""
-    import libcst
-
     if not finding.parameter.isidentifier():
         raise LeftAloneError("the name of the parameter is not known")
     for argument in source.nodes(libcst.Arg):
@@ -59,8 +59,6 @@ def name_argument(source: EditableSource, finding: AuditFinding) -> None:
 
 def pass_by_position(source: EditableSource, finding: AuditFinding) -> None:
     """Take the keyword away where only positional ones, or such as lose theirs, stand before it."""
-    import libcst
-
     _, argument = _keyword(source, finding)
     if not isinstance(argument, libcst.Arg) or argument.keyword is None:
         raise LeftAloneError("it is an entry of a dictionary")
@@ -72,9 +70,6 @@ def pass_by_position(source: EditableSource, finding: AuditFinding) -> None:
 
 def leave_out(source: EditableSource, finding: AuditFinding) -> None:
     """Take an argument out, if its value does nothing by being made."""
-    import libcst
-    import libcst.matchers as m
-
     call, part = _keyword(source, finding)
     if m.findall(part.value, m.Call() | m.Await() | m.Yield() | m.NamedExpr()):
         raise LeftAloneError("making its value may do something: whether that may go is for people")
@@ -86,8 +81,6 @@ def leave_out(source: EditableSource, finding: AuditFinding) -> None:
 
 def write_default(source: EditableSource, finding: AuditFinding) -> None:
     """Pass what a parameter was by default."""
-    import libcst
-
     call = called(source, finding)
     text = finding.instead
     if any(argument.keyword is not None and f"{argument.keyword.value}=" in text for argument in call.args):
@@ -104,8 +97,6 @@ def write_default(source: EditableSource, finding: AuditFinding) -> None:
 
 def await_call(source: EditableSource, finding: AuditFinding) -> None:
     """Add `await`, or take it away."""
-    import libcst
-
     call = called(source, finding)
     outer = source.parents.get(call)
     if not finding.instead.startswith("await "):
@@ -131,8 +122,6 @@ def await_call(source: EditableSource, finding: AuditFinding) -> None:
 
 def called(source: EditableSource, finding: AuditFinding) -> Any:
     """Return the call that a finding is about: of several that begin at one place the one of that name."""
-    import libcst
-
     name = finding.symbol.rpartition(".")[2]
     found = [
         call
@@ -152,8 +141,6 @@ def place(finding: AuditFinding) -> tuple[int, int]:
 
 def _keyword(source: EditableSource, finding: AuditFinding) -> tuple[Any, Any]:
     """Return the call, and its argument or the entry of a dictionary that it unpacks, that pass the parameter."""
-    import libcst
-
     for call in source.nodes(libcst.Call):
         for argument in call.args:
             word = argument.keyword
@@ -181,9 +168,6 @@ def _only_unpacked(source: EditableSource, mapping: Any) -> Any:
     options = {"model": "m", "old": 1}
     options["seed"] = 2
     LLM(**options)"""
-    import libcst
-    from libcst.metadata import GlobalScope
-
     assigned = source.parents[mapping]
     target = assigned.targets[0].target if isinstance(assigned, libcst.Assign) and len(assigned.targets) == 1 else None
     scope = source.scopes.get(target)
@@ -206,48 +190,15 @@ def _only_unpacked(source: EditableSource, mapping: Any) -> Any:
 
 
 def _is_entry(source: EditableSource, entry: Any, finding: AuditFinding) -> bool:
-    import libcst
-
     key = getattr(entry, "key", None)
     if not isinstance(key, libcst.SimpleString) or key.evaluated_value != finding.parameter:
         return False
     return place(finding) in (source.start(key), source.start(entry.value))
 
 
-def fix_expression(source: EditableSource, finding: AuditFinding) -> None:
-    """Collect the splices for one finding. Raises LeftAloneError with the reason."""
-    match finding.kind:
-        case FindingKind.OVERRIDE_DRIFT if finding.instead.startswith("def "):
-            _extend_override(source, finding)
-        case FindingKind.DEPRECATED if finding.parameter:
-            rename_keyword(source, finding)
-        case FindingKind.REMOVED if finding.instead.startswith("import "):
-            _import_module(source, finding)
-        case FindingKind.RENAMED | FindingKind.MOVED | FindingKind.REMOVED | FindingKind.DEPRECATED:
-            _rename(source, finding)
-        case FindingKind.KIND_CHANGED:
-            _call_or_read(source, finding)
-        case FindingKind.PARAM_RENAMED:
-            rename_keyword(source, finding)
-        case FindingKind.PARAM_KWONLY | FindingKind.PARAM_REORDERED:
-            name_argument(source, finding)
-        case FindingKind.PARAM_POSONLY:
-            pass_by_position(source, finding)
-        case FindingKind.PARAM_REMOVED:
-            leave_out(source, finding)
-        case FindingKind.DEFAULT_CHANGED:
-            write_default(source, finding)
-        case FindingKind.ASYNC_CHANGED:
-            await_call(source, finding)
-        case _:
-            raise LeftAloneError(f"no safe edit is known for {finding.kind}")
-
-
 def _rename(source: EditableSource, finding: AuditFinding) -> None:
     """`engine.old` -> `engine.new`, for a member whose container stayed; `up.a.f` -> `up.b.f` with an import of up.b,
     for a path from a module."""
-    import libcst
-
     container, _, name = finding.symbol.rpartition(".")
     new_container, _, new = finding.instead.rpartition(".")
     if not new.isidentifier():
@@ -295,8 +246,6 @@ def _import_module(source: EditableSource, finding: AuditFinding) -> None:
 
 
 def _module_imports(source: EditableSource) -> list[Any]:
-    import libcst
-
     return [alias for statement in source.nodes(libcst.Import) for alias in statement.names]
 
 
@@ -307,15 +256,11 @@ def _root(node: Any) -> str:
 
 
 def _is_name(node: Any, name: str) -> bool:
-    import libcst
-
     return isinstance(node, libcst.Name) and node.value == name
 
 
 def _call_or_read(source: EditableSource, finding: AuditFinding) -> None:
     """`x.size` -> `x.size()`, or back."""
-    import libcst
-
     name = finding.symbol.rpartition(".")[2]
     names = [each for each in source.nodes(libcst.Name) if each.value == name and source.start(each) == place(finding)]
     node = names[0] if names else _attribute(source, finding, name)
@@ -331,8 +276,6 @@ def _call_or_read(source: EditableSource, finding: AuditFinding) -> None:
 
 def _extend_override(source: EditableSource, finding: AuditFinding) -> None:
     """`def hook(self, x):` -> `def hook(self, x, mask=None):`."""
-    import libcst
-
     head = ast.parse(f"{finding.instead}: ...").body[0]
     assert isinstance(head, ast.FunctionDef), "a replacement of an override is the head of a function"
     wanted = head.args.args[len(head.args.args) - len(head.args.defaults) :]
@@ -357,9 +300,6 @@ def _extend_override(source: EditableSource, finding: AuditFinding) -> None:
 
 def _names_used(source: EditableSource, function: Any) -> set[str]:
     """Return the names that the body of a function reads or binds; those of members and keywords are not among them."""
-    import libcst
-    import libcst.matchers as m
-
     return {
         node.value
         for node in m.findall(function.body, m.Name())
@@ -370,8 +310,6 @@ def _names_used(source: EditableSource, function: Any) -> set[str]:
 
 
 def _attribute(source: EditableSource, finding: AuditFinding, name: str) -> Any:
-    import libcst
-
     found = [
         node
         for node in source.nodes(libcst.Attribute)
@@ -386,9 +324,37 @@ def covered_by_imports(
     source: EditableSource, findings: Sequence[AuditFinding], mended: Sequence[Any]
 ) -> set[AuditFinding]:
     """Select findings on names that an import binds which is right now: nothing is left to do for them."""
-    import libcst
-
     imported = {bound_name(alias) for alias in mended}
     starts = {source.start(node): node.value for node in source.nodes(libcst.Name) if node.value in imported}
     names = (FindingKind.MOVED, FindingKind.RENAMED, FindingKind.REMOVED, FindingKind.DEPRECATED)
     return {finding for finding in findings if finding.kind in names and starts.get(place(finding)) is not None}
+
+
+_EDITS = {
+    FindingKind.RENAMED: _rename,
+    FindingKind.MOVED: _rename,
+    FindingKind.REMOVED: _rename,
+    FindingKind.DEPRECATED: _rename,
+    FindingKind.KIND_CHANGED: _call_or_read,
+    FindingKind.PARAM_RENAMED: rename_keyword,
+    FindingKind.PARAM_KWONLY: name_argument,
+    FindingKind.PARAM_REORDERED: name_argument,
+    FindingKind.PARAM_POSONLY: pass_by_position,
+    FindingKind.PARAM_REMOVED: leave_out,
+    FindingKind.DEFAULT_CHANGED: write_default,
+    FindingKind.ASYNC_CHANGED: await_call,
+}
+
+
+def fix_expression(source: EditableSource, finding: AuditFinding) -> None:
+    """Collect the splices for one finding. Raises LeftAloneError with the reason."""
+    edit = _EDITS.get(finding.kind)
+    if finding.kind is FindingKind.OVERRIDE_DRIFT and finding.instead.startswith("def "):
+        edit = _extend_override
+    elif finding.kind is FindingKind.DEPRECATED and finding.parameter:
+        edit = rename_keyword
+    elif finding.kind is FindingKind.REMOVED and finding.instead.startswith("import "):
+        edit = _import_module
+    if edit is None:
+        raise LeftAloneError(f"no safe edit is known for {finding.kind}")
+    edit(source, finding)

@@ -13,10 +13,16 @@ size: 3                                  ->  length: 3
 
 from __future__ import annotations
 
+import ast
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import libcst
+import yaml
+
+from tooling.python.source import string_of
 from tooling.upgrade.findings import FindingKind
 from tooling.upgrade.fixes.expressions import covered_by_imports, fix_expression
 from tooling.upgrade.fixes.imports import bound_name, fix_imports
@@ -91,8 +97,6 @@ def _find(source: EditableText, finding: AuditFinding, pattern: str) -> tuple[in
 
 def _drop_line(source: EditableText, finding: AuditFinding) -> None:
     """Take `key: value` out of a YAML file, if the value ends on that line and is not the only one of its mapping."""
-    import yaml
-
     start, end = source.line_span(finding.line, finding.line)
     key = rf"[\"']?{re.escape(finding.parameter)}[\"']?"
     alone = re.match(rf"[ ]*{key}\s*:[ ]*[^\s|>#&*][^#]*$", source.data[start:end].decode().rstrip("\r\n"))
@@ -117,8 +121,6 @@ def _drop_line(source: EditableText, finding: AuditFinding) -> None:
 
 def _mappings(documents: list[Any]) -> Iterator[Any]:
     """Yield the mappings of composed YAML, each once although an alias leads to it again."""
-    import yaml
-
     waiting, seen = list(documents), set[int]()
     while waiting:
         node = waiting.pop()
@@ -163,44 +165,33 @@ def fix_file(
     def together(chosen: Sequence[AuditFinding]) -> Fixed:
         return _edited(source, chosen, lambda name: exported(name) or name in public)
 
-    try:
+    with suppress(LeftAloneError):
         return together(wanted)
-    except LeftAloneError as error:
-        whole = str(error)
     # One edit that breaks the file must not take the others with it
+    kept: list[AuditFinding] = []
     broken: dict[AuditFinding, str] = {}
+    fixed = Fixed(data, (), ())
     for finding in wanted:
         try:
-            together([finding])
+            fixed = together([*kept, finding])
+            kept.append(finding)
         except LeftAloneError as error:
             broken[finding] = str(error)
-    try:
-        kept = together([finding for finding in wanted if finding not in broken])
-    except LeftAloneError:
-        return Fixed(data, (), tuple((finding, broken.get(finding, whole)) for finding in wanted))
-    return Fixed(kept.data, kept.done, (*kept.left, *broken.items()))
+    return Fixed(fixed.data, fixed.done, (*fixed.left, *broken.items()))
 
 
 def _public_names(data: bytes) -> set[str]:
     """Return what `__all__` lists; a list that cannot be read counts as none. Raises LeftAloneError."""
-    import ast
-
-    public: set[str] = set()
     try:
         statements = ast.parse(data).body
     except (SyntaxError, ValueError, RecursionError) as error:
         raise LeftAloneError(f"the file cannot be parsed: {type(error).__name__}") from error
+    public: set[str] = set()
     for node in statements:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
-        )
-        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
-            assert isinstance(node, ast.Assign | ast.AugAssign)
-            public |= {
-                part.value
-                for part in ast.walk(node.value)
-                if isinstance(part, ast.Constant) and isinstance(part.value, str)
-            }
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None)
+        if value is not None and any(isinstance(each, ast.Name) and each.id == "__all__" for each in targets):
+            public |= {text for part in ast.walk(value) if (text := string_of(part)) is not None}
     return public
 
 
@@ -230,8 +221,6 @@ def _outcome(data: bytes, wanted: Sequence[AuditFinding], reasons: Mapping[Audit
 
 def _where_imported(source: EditableSource, finding: AuditFinding) -> AuditFinding:
     """Find the import of a deprecated name that is used as it is: there it is mended."""
-    import libcst
-
     if finding.kind is not FindingKind.DEPRECATED or finding.parameter:
         return finding
     here = [each for each in source.nodes(libcst.Name) if source.start(each) == (finding.line, finding.column)]
@@ -257,8 +246,6 @@ def _attempt(source: Any, finding: AuditFinding, edit: Callable[[Any, AuditFindi
 def _refuse_half_named_calls(source: EditableSource, outcome: dict[AuditFinding, str]) -> None:
     """Refuse calls with a positional argument behind a named one: where one got its keyword, all behind it must
     have."""
-    import libcst
-
     for call in source.nodes(libcst.Call):
         spans = [source.whole_span(argument.value)[0] for argument in call.args if argument.keyword is None]
         named = [any(s.start == s.end == at and s.text.endswith(b"=") for s in source.splices) for at in spans]

@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import libcst
+
 from tooling.kit.edits.literals import dotted_text
 from tooling.upgrade.fixes.source import LeftAloneError
 
@@ -51,8 +53,6 @@ def fix_imports(
     exported: whether other files import a name from this one. Returns for each finding on an import "" or why it was
     left alone, and the import names (nodes) that are right now.
     """
-    import libcst
-
     outcome: dict[AuditFinding, str] = {}
     mended: list[Any] = []
     for statement in source.nodes(libcst.ImportFrom, libcst.Import):
@@ -95,8 +95,6 @@ def fix_imports(
 
 def _uses_follow(source: EditableSource, finding: AuditFinding, findings: Sequence[AuditFinding]) -> bool:
     """Whether all that is written with the path of a module that moved inside its package is mended too."""
-    import libcst
-
     old, new = finding.symbol, finding.instead
     if old.partition(".")[0] != new.partition(".")[0] or "." not in new:
         return False
@@ -153,8 +151,6 @@ def _split(source: EditableSource, statement: Any, leaving: Sequence[_Change], t
 
 def _alias_text(source: EditableSource, change: _Change, exported: Callable[[str], bool]) -> str:
     """Return the name as the new statement has it; renames its uses where that is safe."""
-    import libcst
-
     if change.alias.asname is not None:
         return change.name if change.local == change.name else f"{change.name} as {change.local}"
     if change.name == change.local:
@@ -184,8 +180,6 @@ def import_below(source: EditableSource, alias: Any, text: str) -> None:
 
 def references(source: EditableSource, alias: Any) -> list[Any] | None:
     """Return the places that use what an import binds; None when another binding of that name may be meant."""
-    import libcst
-
     name, found = bound_name(alias), []
     scope = source.scopes.get(alias) or source.scopes.get(
         next(node for node in source.nodes(libcst.ImportFrom, libcst.Import) if alias in node.names)

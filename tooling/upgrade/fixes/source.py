@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import libcst
+from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider, ScopeProvider
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import libcst
     from libcst.metadata import CodeRange
 
 
@@ -95,9 +97,6 @@ class EditableSource(EditableText):
     """A parsed file of Python. Raises LeftAloneError when it cannot be parsed, or is not UTF-8."""
 
     def __post_init__(self) -> None:
-        import libcst
-        from libcst.metadata import MetadataWrapper
-
         try:
             self._text = self.data.decode("utf-8")
             self._wrapper = MetadataWrapper(libcst.parse_module(self.data), unsafe_skip_copy=True)
@@ -117,15 +116,11 @@ class EditableSource(EditableText):
     @cached_property
     def ranges(self) -> Mapping[Any, CodeRange]:
         """Node to its range: lines from 1, columns in characters from 0."""
-        from libcst.metadata import PositionProvider
-
         return self._wrapper.resolve(PositionProvider)
 
     @cached_property
     def scopes(self) -> Mapping[Any, Any]:
         """Node to its scope."""
-        from libcst.metadata import ScopeProvider
-
         return self._wrapper.resolve(ScopeProvider)
 
     def span(self, node: libcst.CSTNode) -> tuple[int, int]:
@@ -147,8 +142,6 @@ class EditableSource(EditableText):
     @cached_property
     def parents(self) -> Mapping[Any, Any]:
         """Node to the node around it."""
-        from libcst.metadata import ParentNodeProvider
-
         return self._wrapper.resolve(ParentNodeProvider)
 
     def whole_span(self, node: libcst.CSTNode) -> tuple[int, int]:
@@ -174,8 +167,6 @@ class EditableSource(EditableText):
     def text_spans(self, line: int, column: int, end_line: int) -> list[tuple[int, int]]:
         """Byte offsets of the strings that begin in these lines, at the column or behind it, or reach into them; of an
         f-string only what is text."""
-        import libcst
-
         return [
             self.span(node)
             for node in self.nodes(libcst.SimpleString, libcst.FormattedStringText)
