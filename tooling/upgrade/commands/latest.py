@@ -13,7 +13,6 @@ from tooling.kit.change.plan import Plan
 from tooling.upgrade.commands.common import FINDINGS, UPGRADE, add_sources, context_of, end_progress, sources
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.findings import AuditSeverity
-from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.manifests.requests import VersionRequest
 from tooling.upgrade.operations.auditing import check_looked_at
 from tooling.upgrade.operations.context import unknown_now
@@ -63,14 +62,14 @@ def latest(context: UpgradeContext, names: Sequence[str], *, offline: bool = Fal
 
     Raises UsageError for a name that no manifest gives a version."""
     for name in names:
-        if baseline(name, context.declarations, context.policy, context.root) is None:
+        if context.baseline(name) is None:
             raise unknown_now(context, name, "name a package that a manifest gives a version")
     wanted = names or [each.distribution for each in context.policy.packages if each.declared]
     return tuple(_latest(context, name, offline) for name in wanted)
 
 
 def _latest(context: UpgradeContext, name: str, offline: bool) -> Latest:
-    found = baseline(name, context.declarations, context.policy, context.root)
+    found = context.baseline(name)
     if found is None:
         return Latest(name, "", "", "", "", problem="no manifest says which version is used now")
     try:

@@ -6,6 +6,7 @@ checklists and a summary written: all of it, or nothing. A run that ends with an
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from tooling.cli.errors import ToolError, UsageError
@@ -68,14 +69,13 @@ def run(arguments: argparse.Namespace) -> Report:
         fix=arguments.fix,
         offline=arguments.offline is not None,
     )
-    if arguments.dry_run:
-        context = context_of(arguments)
+    with nullcontext() if arguments.dry_run else writing(nearest_root(arguments.repo), arguments) as repository:
+        context = context_of(arguments)  # read when nobody writes any more
         upgrade = _planned(context, options, arguments.summary)
-        upgrade.warnings += half_written(context.root)
-    else:
-        with writing(nearest_root(arguments.repo), arguments) as repository:
-            upgrade = _planned(context_of(arguments), options, arguments.summary)  # read when nobody writes any more
+        if repository is not None:
             write_plan(repository, upgrade.plan)
+        else:
+            upgrade.warnings += half_written(context.root)
     return upgrade_report(upgrade, arguments, UPGRADE, changing=True)
 
 

@@ -11,12 +11,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tooling.cli.errors import ConflictError, UsageError
+from tooling.cli.errors import ConflictError
 from tooling.kit.change.plan import Plan
 from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, SpecifierStyle, is_compiled
 from tooling.upgrade.manifests.baseline import baseline, is_claimed, is_excluded, variants_of
 from tooling.upgrade.manifests.requests import VersionRequest, check_requests
-from tooling.upgrade.manifests.specifiers import allows, changed, parse_version
+from tooling.upgrade.manifests.specifiers import allows, changed, parse_version, version_or_none
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,7 +85,7 @@ def bump(root: Path, policy: UpgradePolicy, declarations: Declarations, requests
     kept: list[KeptDeclaration] = []
     companions: list[Companion] = []
     for request in check_requests(requests, policy):
-        made, left = _declared(root, policy, declarations, request)
+        made, left = _declared(plan, policy, declarations, request)
         followed, missed = _followed(plan, policy, request, made)
         edits += [*made, *followed]
         kept += [*left, *missed]
@@ -120,12 +120,12 @@ def bump(root: Path, policy: UpgradePolicy, declarations: Declarations, requests
 
 
 def _declared(
-    root: Path, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest
+    plan: Plan, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest
 ) -> tuple[list[VersionEdit], list[KeptDeclaration]]:
     edits: list[VersionEdit] = []
     kept: list[KeptDeclaration] = []
     for each in declarations.of(request.distribution):
-        why, attention = _left_alone(root, policy, declarations, request, each)
+        why, attention = _left_alone(plan, policy, declarations, request, each)
         if not why:
             package = policy.package(request.distribution) if each.kind is DeclarationKind.REQUIREMENT else None
             rule = package.range if package is not None else "keep"
@@ -141,7 +141,7 @@ def _declared(
 
 
 def _left_alone(
-    root: Path,
+    plan: Plan,
     policy: UpgradePolicy,
     declarations: Declarations,
     request: VersionRequest,
@@ -155,51 +155,31 @@ def _left_alone(
         return f"not part of variant {request.variant}", False
     if request.variant and len(policy.variants) > 1 and not is_claimed(declaration.path, policy):
         return "no variant claims the file, so it is not known whose version this is", True
-    if declaration.path.endswith((".txt", ".in")) and is_compiled(_text(root, declaration.path)):
+    is_list = declaration.path.endswith((".txt", ".in"))
+    if is_list and is_compiled((plan.read(declaration.path) or b"").decode("utf-8", errors="replace")):
         return "a tool wrote the file from another one: run that tool again", True
     if declaration.hashed:
         return "pinned by hash: the hashes of the new version are needed", True
-    if _is_of_another_version(root, policy, declarations, request, declaration):
-        return "pins another version than the one that is upgraded, so this may be on purpose", True
-    return _elsewhere(root, policy, declarations, request, declaration), False
-
-
-def _is_of_another_version(
-    root: Path, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest, declaration: Declaration
-) -> bool:
-    """Tell whether a pin is of neither the old nor the new version: of an extra for another backend, or of an image
-    that only sounds alike."""
-    if not declaration.is_pinned:
-        return False
-    old = baseline(request.distribution, declarations, policy, root, variant=request.variant)
-    pinned = declaration.specifier.strip().lstrip("=").strip()
-    if old is None or old.where == declaration.where:
-        return False
-    return all(not _same_version(pinned, version) for version in (old.version, *old.others, request.version))
-
-
-def _same_version(first: str, second: str) -> bool:
-    try:
-        return parse_version(first).public == parse_version(second).public
-    except UsageError:
-        return first == second
-
-
-def _elsewhere(
-    root: Path, policy: UpgradePolicy, declarations: Declarations, request: VersionRequest, declaration: Declaration
-) -> str:
-    """Say why a line for another platform stays, beside one that holds the old version: "torch<2.9.1; darwin"."""
+    old = baseline(request.distribution, declarations, policy, plan.root, variant=request.variant)
+    if old is not None and declaration.is_pinned and old.where != declaration.where:
+        pinned = _public(declaration.specifier.strip().lstrip("=").strip())
+        # Neither the old nor the new version: of an extra for another backend, or of an image that only sounds alike
+        if pinned not in map(_public, (old.version, *old.others, request.version)):
+            return "pins another version than the one that is upgraded, so this may be on purpose", True
+    # A line for another platform, beside one that holds the old version: "torch<2.9.1; darwin"
+    place = (declaration.path, declaration.section, declaration.group)
     siblings = [
-        each
-        for each in declarations.of(request.distribution)
-        if (each.path, each.section, each.group) == (declaration.path, declaration.section, declaration.group)
+        each for each in declarations.of(request.distribution) if (each.path, each.section, each.group) == place
     ]
-    if len(siblings) < 2 or not declaration.marker or declaration.style is not SpecifierStyle.PEP508:
-        return ""
-    old = baseline(request.distribution, declarations, policy, root, variant=request.variant)
-    if old is None or allows(declaration.specifier, parse_version(old.version)) is not False:
-        return ""
-    return f"for {declaration.marker}, where the old version was not allowed either"
+    is_one_of_several = len(siblings) > 1 and declaration.marker and declaration.style is SpecifierStyle.PEP508
+    is_other = old is not None and allows(declaration.specifier, parse_version(old.version)) is False
+    why = f"for {declaration.marker}, where the old version was not allowed either"
+    return why if is_one_of_several and is_other else "", False
+
+
+def _public(text: str) -> str:
+    version = version_or_none(text)
+    return version.public if version is not None else text
 
 
 # ---------------------------------------------------------------------------------------------------------- followers
@@ -233,10 +213,3 @@ def _followed(
                     VersionEdit(follower.file, line, start, end, hit["version"], request.version, why, request)
                 )
     return edits, kept
-
-
-def _text(root: Path, path: str) -> str:
-    try:
-        return (root / path).read_bytes().decode("utf-8", errors="replace")
-    except OSError:
-        return ""

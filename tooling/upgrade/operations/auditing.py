@@ -28,13 +28,10 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
-    from tooling.python.symbols.symbol import Absent
     from tooling.upgrade.findings import AuditFinding, InterfaceUse, Unfollowed
     from tooling.upgrade.operations.context import UpgradeContext
     from tooling.upgrade.releases import Upstream
-    from tooling.upgrade.replacements.explain import Explainer
-    from tooling.upgrade.uses import Use
-    from tooling.upgrade.verdicts.comparison import Explanation, ReleasePair
+    from tooling.upgrade.verdicts.comparison import ReleasePair
 
 
 _LARGE: Final = 4_000_000
@@ -111,6 +108,7 @@ def audit_moves(
 
     Raises UpstreamError when one of the releases cannot be read.
     """
+    from tooling.upgrade.replacements.explain import Explainer
     from tooling.upgrade.verdicts import ReleasePair, audit, changed_members
 
     if not moves:
@@ -147,7 +145,9 @@ def audit_moves(
     index = context.usage(context.imports([move.distribution for move in moves]), members)
     indexed = time.perf_counter()
     context.report(f"judging {sum(len(file.uses) for file in index.files)} uses")
-    audits = audit(index, pairs, allowed=allowed, explain=_Explained(context, moves))
+    moved = {move.distribution: move for move in moves}
+    explain = Explainer(lambda name: between(context, moved[name]))
+    audits = audit(index, pairs, allowed=allowed, explain=explain)
     shared = {"sources": opened - started, "usage": indexed - opened}
     unread, files = context.unread(), context.looked_at()
     made = tuple(
@@ -233,26 +233,6 @@ def _with_interfaces(context: UpgradeContext, audit: Audit, pair: ReleasePair) -
         interfaces=tuple(sorted(uses)),
         unfollowed=tuple(sorted(unfollowed)),
     )
-
-
-class _Explained:
-    """Explains what is gone, of each distribution with the releases in between that the cache has. Those are opened
-    only when something is gone at all."""
-
-    def __init__(self, context: UpgradeContext, moves: Sequence[Move]) -> None:
-        self._context = context
-        self._moves = {move.distribution: move for move in moves}
-        self._explainers: dict[str, Explainer] = {}
-
-    def __call__(self, absent: Absent, old: Upstream, new: Upstream, use: Use) -> Explanation | None:
-        """Return what `replacements` says."""
-        from tooling.upgrade.replacements.explain import Explainer
-
-        name = old.source.origin.distribution
-        if name not in self._explainers:
-            move = self._moves.get(name)
-            self._explainers[name] = Explainer(between(self._context, move) if move is not None else ())
-        return self._explainers[name](absent, old, new, use)
 
 
 def versions_between(context: UpgradeContext, move: Move) -> list[str]:

@@ -13,7 +13,6 @@ from tooling.kit.receipts import read_receipts
 from tooling.python.source import calm
 from tooling.upgrade.checklists.document import Drift, collect, drift, render
 from tooling.upgrade.errors import UpstreamError
-from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.sources.cache import prune_kept
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def _checked(
     if not used:
         stale = [Drift(path, "file", "stale", "nothing uses this package any more")] if text is not None else []
         return CheckedPackage(package.distribution, "", path, tuple(stale), None)
-    found = baseline(package.distribution, context.declarations, context.policy, context.root)
+    found = context.baseline(package.distribution)
     version = found.version if found else ""
     upstream, unseen = None, ""
     if not version:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.upgrade.declarations.find import find_declarations
-from tooling.upgrade.manifests.baseline import is_excluded
+from tooling.upgrade.manifests.baseline import baseline, is_excluded
 from tooling.upgrade.policy.read import read_policy
 from tooling.upgrade.policy.watched import FocusedPackage, import_names
 from tooling.upgrade.sources.cache import default_folder
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tooling.upgrade.declarations.declaration import Declarations
+    from tooling.upgrade.manifests.baseline import Baseline
     from tooling.upgrade.policy.watched import UpgradePolicy
     from tooling.upgrade.releases import Origin, Release, Upstream
     from tooling.upgrade.sources.indexed import Catalogue
@@ -52,6 +53,10 @@ class UpgradeContext:
         opened = [upstream.source.roots() for (name, _), upstream in self._opened.items() if name == distribution]
         imports = tuple(sorted(frozenset().union(*opened))) or import_names(distribution, self.root)
         return FocusedPackage(distribution=distribution, imports=imports, declared=False)
+
+    def baseline(self, distribution: str, variant: str = "") -> Baseline | None:
+        """Return the version that the repository has now; see `manifests.baseline`."""
+        return baseline(distribution, self.declarations, self.policy, self.root, variant=variant)
 
     def release(self, distribution: str, version: str) -> Release:
         """From the project's environment if it has that very version, else from the cache or an index. Raises like

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from tooling.cli.errors import UsageError
 from tooling.upgrade.errors import ResolutionError, UpstreamError
 from tooling.upgrade.findings import AuditSeverity
-from tooling.upgrade.manifests.baseline import baseline
 from tooling.upgrade.manifests.bump import Bump, bump
 from tooling.upgrade.manifests.requests import check_requests
 from tooling.upgrade.operations.auditing import Move, audit_moves, check_looked_at
@@ -145,26 +144,18 @@ def edited_tree(context: UpgradeContext, contents: Mapping[str, bytes]) -> Itera
         from tooling.upgrade.interfaces.repository import source_files
         from tooling.upgrade.usage.checkout import Checkout
 
-        root, locks = context.root, [variant.lock for variant in context.policy.variants if variant.lock]
-        paths = {
-            *Checkout(root).paths,
-            *(file.path for file in source_files(root)),
-            *context.declarations.files,
-            *locks,
-        }
-        for path in sorted(
-            {
-                *tuple(sorted(path for path in paths if (root / path).is_file() and not (root / path).is_symlink())),
-                *contents,
-            }
-        ):
+        root = context.root
+        paths = {*Checkout(root).paths, *(file.path for file in source_files(root)), *context.declarations.files}
+        paths |= {variant.lock for variant in context.policy.variants if variant.lock}
+        present = {path for path in paths if (root / path).is_file() and not (root / path).is_symlink()}
+        for path in sorted(present | contents.keys()):
             target = copy / path
             target.parent.mkdir(parents=True, exist_ok=True)
             if path in contents:
                 target.write_bytes(contents[path])
             else:
                 with suppress(PermissionError):  # audits cannot read it either, and say so
-                    shutil.copyfile(context.root / path, target)
+                    shutil.copyfile(root / path, target)
         yield replace(context, root=copy, home=context.home or context.root)
 
 
@@ -315,16 +306,15 @@ def plan_upgrade(context: UpgradeContext, upgrade: Upgrade) -> None:
     # The versions that the declarations will admit, for those that were edited
     from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-    found: dict[str, SpecifierSet] = {}
+    allowed: dict[str, SpecifierSet] = {}
     for edit in upgrade.bump.edits if upgrade.bump else ():
         if edit.declaration is None:
             continue
         text = edit.after if edit.after[:1] in "<>=!~" else f"=={edit.after}"
         try:
-            found.setdefault(edit.request.distribution, SpecifierSet(text))
+            allowed.setdefault(edit.request.distribution, SpecifierSet(text))
         except InvalidSpecifier:
             continue
-    allowed = found
     upgrade.audits = audit_moves(context, upgrade.moves, allowed=allowed)
     upgrade.warnings += _doubts(context, upgrade)
     try:
@@ -384,9 +374,7 @@ def _move(context: UpgradeContext, request: VersionRequest, old: Mapping[str, st
     given = old.get(request.distribution) or old.get("")
     if given:
         return Move(request.distribution, given, request.version)
-    found = baseline(
-        request.distribution, context.declarations, context.policy, context.root, variant=request.variant
-    ) or baseline(request.distribution, context.declarations, context.policy, context.root)
+    found = context.baseline(request.distribution, request.variant) or context.baseline(request.distribution)
     if found is None:
         raise unknown_now(context, request.distribution, f"name it: --from {request.distribution}==VERSION")
     return Move(request.distribution, found.version, request.version)
@@ -465,7 +453,7 @@ def _way_out(proposal: RelaxProposal | None, requests: Sequence[VersionRequest])
 def _judged(context: UpgradeContext, proposal: RelaxProposal) -> RelaxProposal:
     """Return the proposal with what its version breaks of the code."""
     name = proposal.declaration.distribution
-    found = baseline(name, context.declarations, context.policy, context.root)
+    found = context.baseline(name)
     if found is None:
         return replace(proposal, evidence="no manifest says which version is used now")
     try:

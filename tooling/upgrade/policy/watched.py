@@ -7,13 +7,8 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from importlib import metadata
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-from packaging.utils import canonicalize_name
-from pydantic import AfterValidator
-
-from tooling.cli.settings import Settings, Strings, Text
-from tooling.kit.change.plan import safe_path
 from tooling.python.symbols.text_search import imports_in
 from tooling.upgrade.declarations.commands import script_environments
 from tooling.upgrade.declarations.declaration import DeclarationKind
@@ -26,7 +21,6 @@ if TYPE_CHECKING:
     from tooling.upgrade.declarations.declaration import Declarations
 
 
-RepositoryPath = Annotated[Text, AfterValidator(safe_path)]
 Tier = Literal["primary", "secondary"]
 VersionScope = Literal["shared", "variant-only", "divergent"]
 """All variants have one version; only some have the package; each has its own, so that a request must name one."""
@@ -75,19 +69,21 @@ class Variant:
     """Of an environment that a script (the only manifest) makes for itself: ".venv-vllm"; "" for the project's."""
 
 
-class Family(Settings):
+@dataclass(frozen=True, slots=True)
+class Family:
     """Packages whose versions move together."""
 
-    packages: Annotated[Strings, AfterValidator(lambda names: tuple(map(canonicalize_name, names)))]
+    packages: tuple[str, ...]
     why: str = ""
 
 
-class FollowingPlace(Settings):
+@dataclass(frozen=True, slots=True)
+class FollowingPlace:
     """A place that follows a version and is found by text."""
 
-    package: Annotated[Text, AfterValidator(canonicalize_name)]
-    file: RepositoryPath
-    pattern: Text
+    package: str
+    file: str
+    pattern: str
     """Text with {version} in it: "lmsysorg/sglang:v{version}-runtime"."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from functools import cache
 from typing import TYPE_CHECKING
 
 from tooling.python.operations import UNKNOWN, literal
@@ -31,7 +32,7 @@ from tooling.upgrade.replacements.candidates import (
 from tooling.upgrade.replacements.homes import Homes, import_index, votes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tooling.python.symbols.symbol import Absent, Parameter, Signature, Symbol
     from tooling.upgrade.releases import Upstream
@@ -273,10 +274,10 @@ as before, or anything stronger."""
 class Explainer:
     """Explains what is gone between two releases. One instance serves a whole audit: answers are kept."""
 
-    def __init__(self, between: Sequence[Upstream] = ()) -> None:
-        """between: releases after the old and before the new one that happen to be at hand; they may announce what the
-        old one did not."""
-        self._between = tuple(between)
+    def __init__(self, between: Callable[[str], Sequence[Upstream]] = lambda _: ()) -> None:
+        """between: gives the releases of a distribution after the old and before the new one that happen to be at hand;
+        they may announce what the old one did not. It is asked only when something is gone at all."""
+        self._between = cache(between)
         self._kept: dict[tuple[int, int, Absent, Use], Explanation | None] = {}
         self._homes: dict[tuple[int, int, GoneSymbol, tuple[str, ...]], tuple[Candidate, Symbol] | None] = {}
 
@@ -296,7 +297,7 @@ class Explainer:
         subject = subject_of(absent, old, use)
         if subject is None:
             return None
-        texts = [subject.deprecated, absent.said, *self._announced(subject.path)]
+        texts = [subject.deprecated, absent.said, *self._announced(old, subject.path)]
         if subject.symbol.owner:
             return self._member(subject, absent, old, new, use, texts)
         if subject.symbol.kind is SymbolKind.MODULE:
@@ -349,7 +350,7 @@ class Explainer:
         if not isinstance(found, Found) or found.symbol.kind is not SymbolKind.CLASS:
             return FindingKind.REMOVED, None
         owner = GoneSymbol(path, found.symbol, found.symbol.deprecated or found.deprecated)
-        home = self._home(owner, old, new, [owner.deprecated, *self._announced(path)])
+        home = self._home(owner, old, new, [owner.deprecated, *self._announced(old, path)])
         if home is None:
             return FindingKind.REMOVED, None
         candidate, symbol = home
@@ -371,17 +372,17 @@ class Explainer:
             after = found.symbol if isinstance(found, Found) else None
         if after is None or after.kind not in (SymbolKind.FUNCTION, SymbolKind.CLASS):
             return FindingKind.PARAM_REMOVED, None
-        texts = [before.deprecated, *self._announced(before.dotted, absent.name)]
+        texts = [before.deprecated, *self._announced(old, before.dotted, absent.name)]
         best = best_parameter(absent.name, before, after, old, new, texts)
         if best is None:
             return FindingKind.PARAM_REMOVED, None
         certain = not best.is_doubtful and best.weight >= _SURE and fits(new, after, use, (absent.name, best.text))
         return FindingKind.PARAM_RENAMED, Replacement(best.text, best.why, certain)
 
-    def _announced(self, path: str, parameter: str = "") -> list[str]:
+    def _announced(self, old: Upstream, path: str, parameter: str = "") -> list[str]:
         """What releases in between say about it, or about a parameter of it."""
         told = []
-        for upstream in self._between:
+        for upstream in self._between(old.source.origin.distribution):
             found = upstream.resolve(path)
             if isinstance(found, Found):
                 told += [text for text in (found.deprecated, found.symbol.deprecated) if text]

@@ -8,7 +8,6 @@ release = catalogue.release("vllm==0.18.0")
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,14 +27,13 @@ from tooling.upgrade.sources.pages import (
     Pages,
     grouped,
     list_files,
-    not_cached,
     unknown_package,
     unknown_version,
 )
 from tooling.upgrade.sources.transport import Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from tooling.upgrade.releases import Release
@@ -87,9 +85,12 @@ class Catalogue:
         archive, OfflineError when it is not cached and cannot be fetched, ArchiveError when its archive is bad."""
         distribution, version = exact(requirement)
         started = time.monotonic()
-        with _counted(distribution):
+        try:
             link = self._chosen(distribution, version)
             release, count = self._opened(link, distribution)
+        except UpstreamError as error:
+            error.where = error.where or distribution
+            raise
         seconds = round(time.monotonic() - started, 3)
         release.origin = replace(release.origin, yanked=link.yanked, bytes_read=count, seconds=seconds)
         return release
@@ -183,7 +184,8 @@ class Catalogue:
                 return release, 0
             self._report(f"{link.filename}: what the cache had of it is gone or damaged")
         if self._offline and not is_local:
-            raise not_cached(link)
+            message, fix = "the cache lacks it, and the network may not be used", "run once without --offline"
+            raise OfflineError(message, where=link.filename, fix=fix)
         return self._fetcher.fetch(link, distribution, stamp)
 
 
@@ -225,13 +227,3 @@ def _matching(links: Iterable[FileLink], version: Version) -> list[FileLink]:
     local = [(actual, link) for actual, link in found if actual.public == version.public]
     highest = max((actual for actual, _ in local), default=None)
     return [link for actual, link in local if actual == highest]
-
-
-@contextmanager
-def _counted(distribution: str) -> Iterator[None]:
-    """Errors without a place get the distribution as theirs."""
-    try:
-        yield
-    except UpstreamError as error:
-        error.where = error.where or distribution
-        raise

@@ -398,9 +398,3 @@ def unknown_version(distribution: str, version: str, listing: Listing) -> Upstre
     failed = f" ({'; '.join(str(error) for error in listing.failed)})" if listing.failed else ""
     message = f"no wheel or source distribution of version {version}{failed}"
     return UpstreamError(message, where=distribution, fix=f"the nearest versions are {near}" if near else "")
-
-
-def not_cached(link: FileLink) -> OfflineError:
-    """Report that the file is known and its sources are not here."""
-    fix = "run once without --offline"
-    return OfflineError("the cache lacks it, and the network may not be used", where=link.filename, fix=fix)

@@ -50,7 +50,7 @@ def explained(dotted, old, new, *, use=None, between=()):
     assert isinstance(before.resolve(dotted), Found), "the old side must have it"
     absent = after.resolve(dotted)
     assert isinstance(absent, Absent), "the new side must lack it"
-    return Explainer([upstream(files) for files in between])(absent, before, after, use or use_of(dotted))
+    return Explainer(lambda _: [upstream(files) for files in between])(absent, before, after, use or use_of(dotted))
 
 
 def parameter(name, old, new, *, function="pkg.f", positional=0, keywords=None):
@@ -378,7 +378,7 @@ def test_what_a_release_in_between_says_about_a_parameter_counts():
     use = use_of("pkg.f", Action.CALL, positional=1, keywords=["n"])
     absent = Absent("pkg.f", "n")
     assert Explainer()(absent, before, after, use) == (FindingKind.PARAM_REMOVED, None)
-    verdict, found = Explainer([between])(absent, before, after, use)
+    verdict, found = Explainer(lambda _: [between])(absent, before, after, use)
     assert (verdict, found.text, found.certain) == (FindingKind.PARAM_RENAMED, "most", True)
 
 
