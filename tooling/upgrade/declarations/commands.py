@@ -27,6 +27,8 @@ from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import yaml
+
     from tooling.upgrade.declarations.declaration import Declaration, ManifestText
 
 
@@ -285,23 +287,29 @@ def _listed(text: str, keys: set[str]) -> Iterator[tuple[str, int, str]]:
     """(key, offset, item) of the strings in lists under these keys, wherever they stand."""
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was compiled
     try:
-        waiting: list[tuple[str, yaml.Node]] = [("", node) for node in yaml.compose_all(text, Loader=loader)]
+        found = [node for node in yaml_collections(text) if isinstance(node, yaml.MappingNode)]
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
-    seen: set[int] = set()
+    for name, value in (pair for node in found for pair in node.value):
+        for each in value.value if str(name.value) in keys and isinstance(value, yaml.SequenceNode) else ():
+            at = each.start_mark.index + (getattr(each, "style", "") in {"'", '"'})
+            if isinstance(each, yaml.ScalarNode) and text.startswith(each.value, at):
+                yield name.value, at, each.value
+
+
+def yaml_collections(text: str) -> Iterator[yaml.CollectionNode]:
+    """Yield mappings and sequences of a YAML text, each once although an alias leads to it again. Raises
+    yaml.YAMLError."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was compiled
+    waiting, seen = list(yaml.compose_all(text, Loader=loader)), set[int]()
     while waiting:
-        key, node = waiting.pop()
-        if id(node) in seen:  # an alias may lead back
+        node = waiting.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
             continue
         seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            waiting += [(str(name.value), value) for name, value in node.value]
-        elif isinstance(node, yaml.SequenceNode):
-            for each in node.value:
-                at = each.start_mark.index + (getattr(each, "style", "") in {"'", '"'})
-                if not isinstance(each, yaml.ScalarNode):
-                    waiting.append(("", each))
-                elif key in keys and text.startswith(each.value, at):
-                    yield key, at, each.value
+        yield node
+        is_mapping = isinstance(node, yaml.MappingNode)
+        waiting += [part for pair in node.value for part in pair] if is_mapping else node.value

@@ -23,13 +23,14 @@ import libcst
 import yaml
 
 from tooling.python.source import string_of
+from tooling.upgrade.declarations.commands import yaml_collections
 from tooling.upgrade.findings import FindingKind
 from tooling.upgrade.fixes.expressions import covered_by_imports, fix_expression
 from tooling.upgrade.fixes.imports import bound_name, fix_imports
 from tooling.upgrade.fixes.source import EditableSource, EditableText, LeftAloneError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tooling.upgrade.findings import AuditFinding
 
@@ -103,10 +104,10 @@ def _drop_line(source: EditableText, finding: AuditFinding) -> None:
     if alone is None or not source.path.endswith((".yaml", ".yml")):
         raise LeftAloneError("the entry is not on one line of its own")
     try:
-        documents = list(yaml.compose_all(source.data, Loader=yaml.SafeLoader))
+        found = [each for each in yaml_collections(source.data.decode()) if isinstance(each, yaml.MappingNode)]
     except (yaml.YAMLError, RecursionError) as error:
         raise LeftAloneError(f"the file cannot be read as YAML: {type(error).__name__}") from error
-    for mapping in _mappings(documents):
+    for mapping in found:
         for name, value in mapping.value:
             if name.start_mark.line + 1 != finding.line or name.value != finding.parameter:
                 continue
@@ -117,21 +118,6 @@ def _drop_line(source: EditableText, finding: AuditFinding) -> None:
             source.put(start, end, "")
             return
     raise LeftAloneError(f"{finding.parameter} is not a key at this place")
-
-
-def _mappings(documents: list[Any]) -> Iterator[Any]:
-    """Yield the mappings of composed YAML, each once although an alias leads to it again."""
-    waiting, seen = list(documents), set[int]()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.MappingNode):
-            yield node
-            waiting += [part for pair in node.value for part in pair]
-        else:
-            waiting += node.value
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tooling.python.source_modules import SourceModules
 from tooling.upgrade.interfaces.pair import Remembered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from tooling.python.module import Module
     from tooling.python.source import DefinitionNode
@@ -27,6 +27,17 @@ _FLAG = re.compile(rb"[\"']--?[A-Za-z{]|\s--[A-Za-z{]|[\w}\"']\s-[A-Za-z]{1,3}[\
 PERCENT = re.compile(r"%[sdrif]")
 _DEPTH = 8
 """Constants made of constants that are followed for one text."""
+
+
+def prefixed(node: ast.expr) -> tuple[str, ast.expr]:
+    """("--", name) of f"--{name}" and "--" + name; "" and the node itself for others."""
+    if isinstance(node, ast.JoinedStr) and len(node.values) >= 2:
+        first, second = node.values[:2]
+        if isinstance(first, ast.Constant) and isinstance(second, ast.FormattedValue):
+            return str(first.value), second.value
+    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.Constant):
+        return str(node.left.value), node.right
+    return "", node
 
 
 class RepositoryCode(SourceModules):
@@ -128,15 +139,22 @@ class RepositoryCode(SourceModules):
         found = exact or near or (below if len(below) == 1 and "." in dotted else [])
         return found[0] if found else None
 
-    def text(self, node: ast.expr, module: Module, owner: MeantNode | None = None, depth: int = 0) -> str | None:
-        """A string of constants, holes for the rest; None if nothing of it is constant."""
+    def text(
+        self,
+        node: ast.expr,
+        module: Module,
+        owner: MeantNode | None = None,
+        depth: int = 0,
+        part: Callable[[ast.expr], str | None] | None = None,
+    ) -> str | None:
+        """A string of constants, holes for the rest; None if nothing of it is constant. part: what reads its parts, for
+        somebody who knows more of them."""
+        read = part or (lambda each: self.text(each, module, owner, depth))
         if isinstance(node, ast.Constant):
             return string_of(node)
         if isinstance(node, ast.JoinedStr):
-            return "".join(
-                self.text(each.value if isinstance(each, ast.FormattedValue) else each, module, owner, depth) or HOLE
-                for each in node.values
-            )
+            inner = (each.value if isinstance(each, ast.FormattedValue) else each for each in node.values)
+            return "".join(read(each) or HOLE for each in inner)
         if isinstance(node, ast.Name | ast.Attribute) and depth < _DEPTH:
             if isinstance(node, ast.Attribute) and dotted_name(node.value) in {"self", "cls"}:
                 found = self.attribute(owner, node.attr) if owner is not None else None
@@ -145,17 +163,18 @@ class RepositoryCode(SourceModules):
             if found is not None and isinstance(found.node, ast.expr):
                 return self.text(found.node, found.module, None, depth + 1)
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            base = self.text(node.left, module, owner, depth)
+            base = read(node.left)
             return PERCENT.sub(HOLE, base) if base is not None else None
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("format", "join"):
-            base = self.text(node.func.value, module, owner, depth)
+            base = read(node.func.value)
             if base is None or node.func.attr == "format":
                 return re.sub(r"\{\w*\}", HOLE, base) if base is not None else None
             parts = node.args[0].elts if node.args and isinstance(node.args[0], ast.List | ast.Tuple) else None
-            return base.join(self.text(each, module, owner, depth) or HOLE for each in parts) if parts else None
+            return base.join(read(each) or HOLE for each in parts) if parts else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            left, right = (self.text(each, module, owner, depth) for each in (node.left, node.right))
-            return None if left is None and right is None else (left or HOLE) + (right or HOLE)
+            left, right = read(node.left), read(node.right)
+            if left is not None or right is not None:
+                return (HOLE if left is None else left) + (HOLE if right is None else right)
         return None
 
     def has_flags(self, path: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from tooling.python.module import last_name
 from tooling.python.source import FunctionNode, defined_names, dotted_name, each_parameter, string_of
 from tooling.python.source_modules import NodeInModule
-from tooling.upgrade.interfaces.code import HOLE, PERCENT
+from tooling.upgrade.interfaces.code import HOLE, prefixed
 from tooling.upgrade.interfaces.commands import CommandWord, recognise, split_shell
 
 if TYPE_CHECKING:
@@ -330,31 +330,18 @@ class CommandWords:
     def text(self, node: ast.expr, frame: CommandFrame) -> str | None:
         """A string with holes for what is not constant."""
         owner = frame.within.owner if frame.within is not None else None
-        if isinstance(node, ast.JoinedStr):
-            parts = [
-                str(each.value)
-                if isinstance(each, ast.Constant)
-                else (self.text(each.value, frame) if isinstance(each, ast.FormattedValue) else None) or HOLE
-                for each in node.values
-            ]
-            return "".join(parts)
         if isinstance(node, ast.Name | ast.Attribute):
             known = frame.find(dotted_name(node))
             if known.text is not None or known.rows is not None:
                 return known.text
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            base = self.text(node.left, frame)
-            return PERCENT.sub(HOLE, base) if base is not None else None
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-            left, right = self.text(node.left, frame), self.text(node.right, frame)
-            if left is None or right is None:
-                literal = [isinstance(side, ast.Constant | ast.JoinedStr) for side in (node.left, node.right)]
-                if not any(literal) or (left is None and right is None):
-                    return None
-            return (left if left is not None else HOLE) + (right if right is not None else HOLE)
+            sides = (node.left, node.right)
+            is_literal = any(isinstance(side, ast.Constant | ast.JoinedStr) for side in sides)
+            if not is_literal and any(self.text(side, frame) is None for side in sides):
+                return None
         if isinstance(node, ast.Call):
             return self.text_of_call(node, frame)
-        return self.code.text(node, frame.module, owner)
+        return self.code.text(node, frame.module, owner, part=lambda each: self.text(each, frame))
 
     def text_of_call(self, node: ast.Call, frame: CommandFrame) -> str | None:
         """`"...".format(x)`, `str(x)`, and functions of the repository that give one string."""
@@ -446,13 +433,7 @@ class CommandWords:
         """`key`, f"--{key}" and "--" + key in a loop: the flag of each round; [] for anything else."""
         if isinstance(node, ast.Name):
             return frame.find(node.id).rounds
-        prefix, inner = "", node
-        if isinstance(node, ast.JoinedStr) and len(node.values) >= 2:
-            first, second = node.values[:2]
-            if isinstance(first, ast.Constant) and isinstance(second, ast.FormattedValue):
-                prefix, inner = str(first.value), second.value
-        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.Constant):
-            prefix, inner = str(node.left.value), node.right
+        prefix, inner = prefixed(node)
         if prefix not in {"-", "--"}:
             return []
         rounds = [frame.find(each.id).rounds for each in ast.walk(inner) if isinstance(each, ast.Name)]

@@ -152,8 +152,9 @@ def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> I
     Names that the release does not read are the repository's own: AREAL_VLLM."""
     named = [(file, _own_names(file, pair)) for file in files]
     own = set[str]().union(*(names for _, names in named))
-    reads = {name: read for name, read in _reads(pair, own).items() if read is not None}
-    gone = _unmentioned(pair, reads)
+    found = _looked_up(pair, pair.old, "variables read", _READS, own, find_read)
+    reads = {name: read for name, read in found.items() if read is not None}
+    mentioned = _looked_up(pair, pair.new, "variables mentioned", _KNOWN, reads, mentions_it)
     version = pair.new.release.origin.version
     for file, names in named:
         for mention in _mentions(file, pair) if not reads.keys().isdisjoint(names) else ():
@@ -161,7 +162,7 @@ def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> I
             if read is None:
                 continue
             pair.look(InterfaceKind.VARIABLE, mention.name, file.path, mention.line)
-            if mention.name in gone and pair.is_reached(file, mention.line):
+            if not mentioned[mention.name] and pair.is_reached(file, mention.line):
                 message = f"{pair.distribution} {version} does not read {mention.name}: it has no effect"
                 what = What(FindingKind.ENV_VAR, AuditSeverity.WARNING, mention.name, message)
                 old = Evidence(read.file, read.line, read.source)
@@ -198,17 +199,6 @@ _KNOWN: TypeAdapter[dict[str, bool]] = TypeAdapter(dict[str, bool])
 _Found = TypeVar("_Found")
 
 
-def _reads(pair: InterfacePair, names: Iterable[str]) -> dict[str, Read | None]:
-    """Where the old release reads each variable; all its files are searched once for each name."""
-    return _looked_up(pair, pair.old, "variables read", _READS, names, find_read)
-
-
-def _unmentioned(pair: InterfacePair, names: Iterable[str]) -> set[str]:
-    """The variables that the new release has nowhere."""
-    found = _looked_up(pair, pair.new, "variables mentioned", _KNOWN, names, mentions_it)
-    return {name for name, is_there in found.items() if not is_there}
-
-
 def _looked_up(
     pair: InterfacePair,
     modules: ReleaseModules,
@@ -217,6 +207,7 @@ def _looked_up(
     names: Iterable[str],
     look: Callable[[ReleaseModules, str], _Found],
 ) -> dict[str, _Found]:
+    """What is known of each name; all files of a release are searched once for each."""
     store = pair.store(modules)
     known = store.read(what, adapter) or {}
     new = {name: look(modules, name) for name in sorted(names) if name not in known}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tooling.python.source import DefinitionNode, FunctionNode, children, defined_names, dotted_name, string_of
 from tooling.python.source_modules import NodeInModule
+from tooling.upgrade.interfaces.code import prefixed
 from tooling.upgrade.interfaces.modules import ReleaseClass, class_constant
 
 if TYPE_CHECKING:
@@ -482,16 +483,10 @@ def _looped_flags(frame: _Frame, call: ast.Call) -> Made | None:
 def _spelling(node: ast.expr) -> tuple[str, Callable[[str], str]] | None:
     """(variable, how a flag is written from its value) of f"--{name}", f"--{name.replace('_', '-')}", "--" + name, and
     of `name` itself."""
-    prefix, inner = "", None
     if isinstance(node, ast.Name):
         return node.id, str
-    if isinstance(node, ast.JoinedStr) and len(node.values) == 2:
-        first, second = node.values
-        if isinstance(first, ast.Constant) and isinstance(second, ast.FormattedValue):
-            prefix, inner = str(first.value), second.value
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and isinstance(node.left, ast.Constant):
-        prefix, inner = str(node.left.value), node.right
-    if inner is None or not prefix.startswith("-"):
+    prefix, inner = prefixed(node)
+    if not prefix.startswith("-") or (isinstance(node, ast.JoinedStr) and len(node.values) > 2):
         return None
     dashes = False
     if isinstance(inner, ast.Call) and isinstance(inner.func, ast.Attribute) and inner.func.attr == "replace":
