@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 from tooling.python.module import Module, last_name
 from tooling.python.source import string_of
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind, Replacement
-from tooling.upgrade.interfaces.pair import What
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -164,13 +163,13 @@ def judge_environment(files: Sequence[RepositoryFile], pair: InterfacePair) -> I
             pair.look(InterfaceKind.VARIABLE, mention.name, file.path, mention.line)
             if not mentioned[mention.name] and pair.is_reached(file, mention.line):
                 message = f"{pair.distribution} {version} does not read {mention.name}: it has no effect"
-                what = What(FindingKind.ENV_VAR, AuditSeverity.WARNING, mention.name, message)
                 old = Evidence(read.file, read.line, read.source)
                 place = (mention.line, mention.column, mention.line)
                 renamed = _renamed(mention.name, read, pair)
                 if renamed is not None and not mention.used:
                     renamed = replace(renamed, certain=False)
-                yield pair.finding(file, place, what, old=old, replacement=renamed)
+                kind, severity = FindingKind.ENV_VAR, AuditSeverity.WARNING
+                yield pair.finding(file, place, kind, severity, mention.name, message, old=old, replacement=renamed)
 
 
 def _own_names(file: RepositoryFile, pair: InterfacePair) -> list[str]:

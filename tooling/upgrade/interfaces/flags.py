@@ -30,7 +30,7 @@ from tooling.upgrade.interfaces.commands import (
     yaml_commands,
 )
 from tooling.upgrade.interfaces.commands_python import loaded_modules, python_commands
-from tooling.upgrade.interfaces.pair import Remembered, What
+from tooling.upgrade.interfaces.pair import Remembered
 from tooling.upgrade.interfaces.programs import ReleasePrograms
 
 if TYPE_CHECKING:
@@ -199,19 +199,22 @@ def _judge_flag(
             return None
         severity, why, confidence = _refusal(after)
         message = f"`{_shown(use, before)}` has no {word.text} any more{why}"
-        what = What(FindingKind.CLI_FLAG, severity, symbol, message, confidence)
-        return pair.finding(file, place, what, old=old, replacement=_replacement(known.flag, after))
+        kind, instead = FindingKind.CLI_FLAG, _replacement(known.flag, after)
+        return pair.finding(
+            file, place, kind, severity, symbol, message, old=old, confidence=confidence, replacement=instead
+        )
     new = Evidence(taken.flag.file, taken.flag.line, taken.flag.source)
     if taken.abbreviated and not known.abbreviated:
         message = f"{word.text} is gone, and passes as an abbreviation of {taken.flag.name} now"
-        what = What(FindingKind.CLI_FLAG, AuditSeverity.WARNING, symbol, message)
-        replacement = Replacement(taken.flag.name, "the only flag that begins like it", certain=False)
-        return pair.finding(file, place, what, old=old, new=new, replacement=replacement)
-    if taken.flag.deprecated and not known.flag.deprecated:
+        instead = Replacement(taken.flag.name, "the only flag that begins like it", certain=False)
+        kind = FindingKind.CLI_FLAG
+    elif taken.flag.deprecated and not known.flag.deprecated:
         message = f"{word.text} is deprecated: {taken.flag.deprecated}"
-        what = What(FindingKind.DEPRECATED, AuditSeverity.WARNING, symbol, message)
-        return pair.finding(file, place, what, old=old, new=new, replacement=_replacement(taken.flag, after))
-    return None
+        kind, instead = FindingKind.DEPRECATED, _replacement(taken.flag, after)
+    else:
+        return None
+    severity = AuditSeverity.WARNING
+    return pair.finding(file, place, kind, severity, symbol, message, old=old, new=new, replacement=instead)
 
 
 def _refusal(after: CheckedCommand) -> tuple[AuditSeverity, str, float]:
@@ -244,7 +247,7 @@ def _gone_program(file: RepositoryFile, use: CommandUse, pair: InterfacePair) ->
     old = Evidence(where, 1 if where else 0, release.scripts().get(use.program, f"python -m {use.program}"))
     place = (use.head.line, use.head.column, use.head.end_line)
     message = f"{what} is not part of {pair.distribution} {pair.new.release.origin.version}"
-    return pair.finding(file, place, What(FindingKind.REMOVED, AuditSeverity.BREAKING, use.program, message), old=old)
+    return pair.finding(file, place, FindingKind.REMOVED, AuditSeverity.BREAKING, use.program, message, old=old)
 
 
 def _gone_subcommand(
@@ -254,7 +257,7 @@ def _gone_subcommand(
     place = (use.head.line, use.head.column, use.head.end_line)
     old = Evidence(pair.old.release.scripts().get(use.program, use.program), 0, name)
     message = f"`{name}` is not a command any more"
-    return pair.finding(file, place, What(FindingKind.CLI_FLAG, AuditSeverity.BREAKING, name, message), old=old)
+    return pair.finding(file, place, FindingKind.CLI_FLAG, AuditSeverity.BREAKING, name, message, old=old)
 
 
 def _shown(use: CommandUse, command: CheckedCommand) -> str:
@@ -341,9 +344,9 @@ def _judge_option(file: RepositoryFile, word: CommandWord, script: Script, pair:
     message = (
         f"{script.path} takes its flags from classes of {pair.distribution}, and none has {name!r} any more: {fate}"
     )
-    what = What(FindingKind.CLI_FLAG, severity, f"{script.path} {word.text}", message, confidence)
+    place, symbol = (word.line, word.column, word.end_line), f"{script.path} {word.text}"
     old = Evidence(where, line, f"{name}: {annotation}")
-    return pair.finding(file, (word.line, word.column, word.end_line), what, old=old)
+    return pair.finding(file, place, FindingKind.CLI_FLAG, severity, symbol, message, old=old, confidence=confidence)
 
 
 # ------------------------------------------------------------------------------------------------------------- scripts

@@ -135,18 +135,6 @@ class InterfaceStore:
 
 
 @dataclass(frozen=True, slots=True)
-class What:
-    """The gist of a finding."""
-
-    kind: FindingKind
-    severity: AuditSeverity
-    symbol: str
-    message: str
-    confidence: float = 0.9
-    parameter: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class InterfacePair:
     """Old and new."""
 
@@ -214,27 +202,31 @@ class InterfacePair:
         self,
         file: RepositoryFile,
         place: tuple[int, int, int],
-        what: What,
+        kind: FindingKind,
+        severity: AuditSeverity,
+        symbol: str,
+        message: str,
         *,
         old: Evidence,
+        confidence: float = 0.9,
         new: Evidence | None = None,
         replacement: Replacement | None = None,
     ) -> AuditFinding:
         """A finding at (line, column, end line)."""
         line, column, end_line = place
-        is_said = file.kind == "page" and what.severity is AuditSeverity.BREAKING  # nothing runs a page
+        if file.kind == "page" and severity is AuditSeverity.BREAKING:  # nothing runs a page
+            severity = AuditSeverity.WARNING
         return AuditFinding(
             path=file.path,
             line=line,
             column=column,
             end_line=max(line, end_line),
-            kind=what.kind,
-            severity=AuditSeverity.WARNING if is_said else what.severity,
-            confidence=what.confidence,
+            kind=kind,
+            severity=severity,
+            confidence=confidence,
             distribution=self.distribution,
-            symbol=what.symbol,
-            parameter=what.parameter,
-            message=what.message,
+            symbol=symbol,
+            message=message,
             old=old,
             new=new or Evidence(),
             replacement=replacement,

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from tooling.python.source import FunctionNode, children, dotted_name, each_para
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind, Replacement
 from tooling.upgrade.interfaces.code import HOLE, RepositoryCode
 from tooling.upgrade.interfaces.commands import split_shell
-from tooling.upgrade.interfaces.pair import Remembered, What
+from tooling.upgrade.interfaces.pair import Remembered
 from tooling.upgrade.interfaces.routes import VERBS, Route, route_paths, routes, shaped
 
 if TYPE_CHECKING:
@@ -555,9 +555,11 @@ def _judge(
         message = f"the server of {pair.distribution} has no {method} {request.path} any more{left}"
         place = (request.line, request.column, request.line)
         symbol = f"{method} {request.path}"
-        what = What(FindingKind.HTTP_ROUTE, severity, symbol, message, confidence)
         moved = None if new else _moved(row, before, after, sure=sure)
-        yield pair.finding(file, place, what, old=evidence, replacement=moved)
+        kind = FindingKind.HTTP_ROUTE
+        yield pair.finding(
+            file, place, kind, severity, symbol, message, old=evidence, confidence=confidence, replacement=moved
+        )
         return
     yield from _judge_fields(file, request, method, old, new, pair)
 
@@ -600,14 +602,13 @@ def _judge_fields(
             continue
         strict = now.extra == "forbid"
         fate = "refused" if strict else "silently ignored"
-        what = What(
-            FindingKind.HTTP_FIELD,
-            AuditSeverity.BREAKING if strict else AuditSeverity.WARNING,
+        severity = AuditSeverity.BREAKING if strict else AuditSeverity.WARNING
+        symbol, message = (
             f"{method} {request.path}: {name}",
             f"{now.model} has no field {name!r} any more: it is {fate}",
-            0.8,
-            name,
         )
         old_side = Evidence(was.file, was.line, f"{was.model}.{name}")
         new_side = Evidence(now.file, now.line, f"{now.model} (extra = {now.extra})")
-        yield pair.finding(file, (line, column, line), what, old=old_side, new=new_side)
+        place, kind = (line, column, line), FindingKind.HTTP_FIELD
+        made = pair.finding(file, place, kind, severity, symbol, message, old=old_side, new=new_side, confidence=0.8)
+        yield replace(made, parameter=name)

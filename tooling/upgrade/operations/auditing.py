@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
-    from tooling.upgrade.findings import AuditFinding, InterfaceUse, Unfollowed
     from tooling.upgrade.operations.context import UpgradeContext
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.verdicts.comparison import ReleasePair
@@ -201,26 +200,24 @@ def _with_interfaces(context: UpgradeContext, audit: Audit, pair: ReleasePair) -
 
     started = time.perf_counter()
     context.report(f"{pair.distribution}: flags, routes and variables")
-    found: dict[tuple[object, ...], AuditFinding] = {}
-    uses: set[InterfaceUse] = set()
-    unfollowed: set[Unfollowed] = set()
     imports = context.package(pair.distribution).imports
     rivals = [name for package in context.policy.packages for name in package.imports if name not in imports]
-    releases = pair.old.source, pair.new.source
-    for name in imports:
-        judged = judge_interfaces(
+    judged = [
+        judge_interfaces(
             context.root,
-            *releases,
+            pair.old.source,
+            pair.new.source,
             name,
             exclude=context.policy.exclude,
             cache=context.cache,
             rivals=rivals,
             home=context.home,
         )
-        uses |= set(judged.uses)
-        unfollowed |= set(judged.unfollowed)
-        for each in judged.findings:
-            found.setdefault((each.path, each.line, each.kind, each.symbol), each)
+        for name in imports
+    ]
+    uses = {use for one in judged for use in one.uses}
+    # What several import names lead to is found once
+    found = {(each.path, each.line, each.kind, each.symbol): each for one in reversed(judged) for each in one.findings}
     findings = sorted(
         (*audit.findings, *found.values()), key=lambda each: (each.path, each.line, each.column, each.kind)
     )
@@ -231,7 +228,7 @@ def _with_interfaces(context: UpgradeContext, audit: Audit, pair: ReleasePair) -
         seconds=seconds,
         used_in=tuple(sorted({*audit.used_in, *(use.path for use in uses)})),
         interfaces=tuple(sorted(uses)),
-        unfollowed=tuple(sorted(unfollowed)),
+        unfollowed=tuple(sorted({each for one in judged for each in one.unfollowed})),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +10,7 @@ from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.manifests.baseline import baseline, is_excluded
+from tooling.upgrade.manifests.specifiers import version_or_none
 from tooling.upgrade.policy.read import read_policy
 from tooling.upgrade.policy.watched import FocusedPackage, import_names
 from tooling.upgrade.sources.cache import default_folder
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tooling.upgrade.releases import Origin, Release, Upstream
     from tooling.upgrade.sources.indexed import Catalogue
     from tooling.upgrade.usage.index import UsageIndex
-
-_DIST_INFO = re.compile(r"(?P<name>.+)-(?P<version>[^-]+)\.dist-info")
 
 
 @dataclass
@@ -158,34 +156,19 @@ def unknown_now(context: UpgradeContext, distribution: str, fix: str) -> UsageEr
 
 
 def installed_release(root: Path, distribution: str, version: str) -> Release | None:
-    """Return what the project's own .venv has installed, if it is this version and not an editable checkout."""
-    from packaging.utils import canonicalize_name
-
+    """Return what the project's own .venv has installed, if it is this version and not an editable checkout. A local
+    part of the installed version ("2.9.1+cpu") says how it was built, not what it is."""
     from tooling.upgrade.errors import UpstreamError
-    from tooling.upgrade.sources.folder import folder_release
+    from tooling.upgrade.sources.folder import dist_info, folder_release
 
     for folder in sorted(root.glob(".venv/lib/python3*/site-packages")):
-        for information in folder.glob("*.dist-info"):
-            match = _DIST_INFO.fullmatch(information.name)
-            if (
-                match is None
-                or canonicalize_name(match["name"]) != distribution
-                or not _same(match["version"], version)
-            ):
-                continue
+        information = dist_info(folder, distribution)
+        text = information.stem.rpartition("-")[2] if information is not None else ""
+        found, wanted = version_or_none(text), version_or_none(version)
+        is_built = found is not None and wanted is not None and wanted.local is None and found.public == wanted.public
+        if information is not None and (text == version or (found is not None and found == wanted) or is_built):
             try:
                 return folder_release(folder, distribution, version)
             except UpstreamError:
                 return None  # a link to a checkout: no copy of the release
     return None
-
-
-def _same(first: str, second: str) -> bool:
-    """Equal versions; a local part of the installed one ("2.9.1+cpu") says how it was built, not what it is."""
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        installed, wanted = Version(first), Version(second)
-    except InvalidVersion:
-        return first == second
-    return installed == wanted or (wanted.local is None and installed.public == wanted.public)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import TYPE_CHECKING, Final, Literal
 
-from tooling.python.symbols.text_search import imports_in
 from tooling.upgrade.declarations.commands import script_environments
 from tooling.upgrade.declarations.declaration import DeclarationKind
-from tooling.upgrade.declarations.find import project_name, repository_files
+from tooling.upgrade.declarations.find import project_name
+from tooling.upgrade.usage.checkout import Checkout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -238,7 +238,6 @@ def _installed(distribution: str, folders: list[str] | None) -> tuple[str, ...]:
     return tuple(sorted(own - {"test", "tests", "docs", "examples", "benchmarks"}))
 
 
-_LIMIT = 2_000_000
 _TWIN = re.compile(r"pyproject[.-](?P<name>[\w-]+)\.toml$")
 
 
@@ -316,18 +315,10 @@ def imported_names(root: Path) -> Counter[str]:
     """Dotted names and all their beginnings, with the number of Python files that import them. By pattern: a name in a
     string that looks like an import counts too, which does no harm here."""
     counts: Counter[str] = Counter()
-    for path in repository_files(root):
-        if not path.endswith(".py"):
-            continue
-        file = root / path
-        try:
-            if file.is_symlink() or file.stat().st_size > _LIMIT:
-                continue
-            content = file.read_bytes()
-        except OSError:
-            continue
+    checkout = Checkout(root)
+    for path in checkout.paths:
         names: set[str] = set()
-        for level, module, _ in imports_in(content):
+        for level, module, _ in checkout.imports(path):
             parts = [] if level else module.split(".")
             names.update(".".join(parts[: index + 1]) for index in range(len(parts)))
         counts.update(names)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import asdict
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -56,14 +58,6 @@ def counted(counts: Mapping[str, int]) -> str:
             plural = "s" if level is AuditSeverity.WARNING and number > 1 else ""
             parts.append(f"{number} {level}{plural}")
     return ", ".join(parts) or "nothing"
-
-
-def by_path(findings: Sequence[AuditFinding]) -> dict[str, list[AuditFinding]]:
-    """Group the findings of each file, in their order."""
-    groups: dict[str, list[AuditFinding]] = {}
-    for finding in findings:
-        groups.setdefault(finding.path, []).append(finding)
-    return groups
 
 
 def document(audits: Sequence[Audit]) -> dict[str, Any]:
@@ -275,7 +269,8 @@ def _lines(audit: Audit, show_info: bool) -> Iterator[str]:
     yield f"{audit.distribution} {audit.old_version} -> {audit.new_version}: {found}"
     levels = list(AuditSeverity) if show_info else [AuditSeverity.BREAKING, AuditSeverity.WARNING]
     for level in levels:
-        for path, findings in by_path([finding for finding in audit.findings if finding.severity == level]).items():
+        of_level = [finding for finding in audit.findings if finding.severity == level]
+        for path, findings in groupby(of_level, attrgetter("path")):
             yield ""
             yield f"  {path}"
             for finding in findings:

@@ -34,7 +34,7 @@ def folder_release(path: Path, distribution: str, version: str) -> Release:
     root = path.resolve()
     if not root.is_dir():
         raise UpstreamError(f"no such folder: {path}", fix="name a folder that holds packages")
-    information = _dist_info(root, distribution)
+    information = dist_info(root, distribution)
     if information is not None:
         text = _content(information, "RECORD").decode("utf-8", "replace")
         names = [row[0].replace("\\", "/") for row in csv.reader(text.splitlines()) if row]
@@ -78,7 +78,8 @@ def _origin(distribution: str, version: str, filename: str) -> Origin:
     return Origin(distribution=name, version=version, filename=filename, url="", sha256="", verified="folder")
 
 
-def _dist_info(root: Path, distribution: str) -> Path | None:
+def dist_info(root: Path, distribution: str) -> Path | None:
+    """Return the folder with the metadata of a distribution that is installed in a folder."""
     wanted = canonicalize_name(distribution)
     for candidate in sorted(root.glob("*.dist-info")):
         if canonicalize_name(candidate.name.removesuffix(".dist-info").rpartition("-")[0]) == wanted:
