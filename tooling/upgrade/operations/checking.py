@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from tooling.kit.change.plan import Plan
 from tooling.kit.receipts import read_receipts
 from tooling.python.source import calm
 from tooling.upgrade.checklists.document import Drift, collect, drift, render
@@ -18,7 +19,6 @@ from tooling.upgrade.sources.cache import prune_kept
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tooling.kit.change.plan import Plan
     from tooling.upgrade.checklists.document import Checklist
     from tooling.upgrade.operations.context import UpgradeContext
     from tooling.upgrade.policy.watched import FocusedPackage
@@ -72,7 +72,8 @@ def _checked(
 ) -> CheckedPackage:
     path = f"{FOLDER}/{package.distribution}.md"
     used = any(use.package in package.imports for file in files for use in file.uses)
-    text = _text(context, path, plan)
+    content = (plan or Plan(context.root)).read(path)
+    text = None if content is None else content.decode("utf-8", errors="replace")
     if not used:
         stale = [Drift(path, "file", "stale", "nothing uses this package any more")] if text is not None else []
         return CheckedPackage(package.distribution, "", path, tuple(stale), None)
@@ -89,13 +90,3 @@ def _checked(
     checklist = collect(package, version, files, upstream)
     drifts = drift(checklist, text, path, signatures=not unseen)
     return CheckedPackage(package.distribution, version, path, tuple(drifts), checklist, unseen)
-
-
-def _text(context: UpgradeContext, path: str, plan: Plan | None) -> str | None:
-    if plan is not None:
-        content = plan.read(path)
-        return None if content is None else content.decode("utf-8", errors="replace")
-    try:
-        return (context.root / path).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None

@@ -116,16 +116,11 @@ def _is_shared(folder: str, names: set[str], read: Callable[[str], bytes]) -> bo
 
 
 def requirements(metadata: bytes) -> tuple[str, ...]:
-    """`Requires-Dist` lines, as written."""
-    return tuple(" ".join(value.split()) for value in headers(metadata, "Requires-Dist"))
-
-
-def headers(metadata: bytes, name: str) -> Sequence[str]:
-    """All values of a header. The body (the long description) is not looked at."""
+    """`Requires-Dist` lines, as written. The body (the long description) is not looked at."""
     from email.parser import HeaderParser
 
     message = HeaderParser().parsestr(metadata.decode("utf-8", "replace"), headersonly=True)
-    return [str(value).strip() for value in message.get_all(name, [])]
+    return tuple(" ".join(str(value).split()) for value in message.get_all("Requires-Dist", []))
 
 
 def console_scripts(entry_points: bytes) -> dict[str, str]:

@@ -33,13 +33,9 @@ class FileLink:
     yanked: str | None = None
     """Why; "no reason given" where the index gives none, None if it is not yanked."""
     size: int | None = None
-    uploaded: str = ""
-    """ISO 8601, "" if the index does not say."""
     metadata: bool = False
     """Whether `url` + ".metadata" can be fetched (PEP 658)."""
     metadata_sha256: str = ""
-    source: str = ""
-    """The index or folder that lists it, without credentials."""
 
     @property
     def sha256(self) -> str:
@@ -52,17 +48,13 @@ class FileLink:
         return any(name not in {"md5", "sha1"} for name, _ in self.hashes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class VersionInfo:
     """One version of a distribution, all its files taken together."""
 
     version: Version
-    files: tuple[FileLink, ...]
     yanked: str | None = None
     """Why; None unless every file is yanked."""
-    requires_python: str = ""
-    uploaded: str = ""
-    """When its first file came, ISO 8601; "" if unknown."""
 
     @property
     def text(self) -> str:

@@ -128,10 +128,8 @@ def _entry_link(entry: object, base: str, distribution: str) -> FileLink | None:
         requires_python=_text(entry.get("requires-python")),
         yanked=(_text(yanked) or "no reason given") if yanked else None,
         size=size if isinstance(size, int) and size >= 0 else None,
-        uploaded=_text(entry.get("upload-time")),
         metadata=bool(metadata),
         metadata_sha256=dict(_hashes(metadata)).get("sha256", ""),
-        source=without_credentials(base),
     )
 
 
@@ -167,12 +165,7 @@ class Pages:
 
     def of_index(self, index: PackageIndex, distribution: str) -> list[FileLink]:
         """Files of a distribution at an index; none if it does not know it. Raises OfflineError, UpstreamError."""
-        if index.url.startswith("file:"):
-            folder = local_path(index.url)
-            return self.of_folder(folder if index.flat else folder / distribution, distribution)
-        if "://" not in index.url:
-            return self.of_folder(Path(index.url) if index.flat else Path(index.url) / distribution, distribution)
-        return self.of_page(index.url if index.flat else f"{index.url}/{distribution}/", distribution)
+        return self.of_place(index.url if index.flat else f"{index.url}/{distribution}/", distribution)
 
     def of_folder(self, folder: Path, distribution: str) -> list[FileLink]:
         """Files in a folder, or on the page `index.html` in it."""
@@ -191,7 +184,7 @@ class Pages:
         if "://" in place and not place.startswith("file:"):
             if urlsplit(place).path.endswith(_ENDINGS):
                 name = urlsplit(place).path.rpartition("/")[2]
-                found = file_link(name, place.partition("#")[0], distribution, source=without_credentials(place))
+                found = file_link(name, place.partition("#")[0], distribution)
                 return [found] if found is not None else []
             return self.of_page(place, distribution)
         path = local_path(place) if place.startswith("file:") else Path(place).expanduser()
@@ -285,7 +278,7 @@ def _local_link(path: Path, distribution: str) -> FileLink | None:
         size = resolved.stat().st_size
     except OSError:
         return None
-    return file_link(path.name, resolved.as_uri(), distribution, size=size, source=str(path.parent))
+    return file_link(path.name, resolved.as_uri(), distribution, size=size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,56 +301,32 @@ def list_files(distribution: str, settings: IndexSettings, pages: Pages, *, wide
     links: dict[str, FileLink] = {}
     asked: list[str] = []
     failed: list[UpstreamError] = []
-
-    def add(found: Iterable[FileLink]) -> bool:
-        before = len(links)
-        for link in found:
-            links.setdefault(link.filename, link)
-        return len(links) > before
-
     alone = None if widely else settings.files.get(distribution)
-    stops = settings.first_index and not widely
-    places = [alone] if alone else list(settings.find_links)
-    for place in places:
-        asked.append(without_credentials(place) if "://" in place else place)
-        try:
-            add(pages.of_place(place, distribution))
-        except UpstreamError as error:
-            failed.append(error)
     plain = [index for index in settings.indexes if not index.explicit]
-    for index in [] if alone else plain if widely else settings.indexes_for(distribution):
-        asked.append(index.url)
+    indexes = [] if alone else plain if widely else settings.indexes_for(distribution)
+    for place in [*([alone] if alone else settings.find_links), *indexes]:
+        is_index = not isinstance(place, str)
+        asked.append(place.url if is_index else without_credentials(place) if "://" in place else place)
+        before = len(links)
         try:
-            if add(pages.of_index(index, distribution)) and stops:
-                break
+            found = pages.of_index(place, distribution) if is_index else pages.of_place(place, distribution)
+            for link in found:
+                links.setdefault(link.filename, link)
         except UpstreamError as error:
             failed.append(error)
-            if stops:
-                break  # asking a later index instead is how a private name is taken over by a public one
+            before = -1
+        # Asking a later index instead of one that fails is how a private name is taken over by a public one
+        if is_index and len(links) > before and settings.first_index and not widely:
+            break
     return Listing(tuple(links.values()), tuple(asked), tuple(failed))
 
 
 def grouped(links: Iterable[FileLink]) -> list[VersionInfo]:
-    """Versions in ascending order, each with its files by name."""
-    by_version: dict[Version, list[FileLink]] = {}
-    for link in links:
-        try:
-            by_version.setdefault(Version(link.version), []).append(link)
-        except InvalidVersion:
-            continue
-    found = []
-    for version, unordered in sorted(by_version.items(), key=lambda item: item[0]):
-        files = tuple(sorted(unordered, key=lambda link: link.filename))
-        wheels = [link for link in files if link.is_wheel] or files
-        info = VersionInfo(
-            version=version,
-            files=files,
-            yanked=files[0].yanked if all(link.yanked is not None for link in files) else None,
-            requires_python=next((link.requires_python for link in wheels if link.requires_python), ""),
-            uploaded=min((link.uploaded for link in files if link.uploaded), default=""),
-        )
-        found.append(info)
-    return found
+    """Versions in ascending order."""
+    reasons: dict[Version, list[str | None]] = {}
+    for link in sorted(links, key=lambda link: link.filename):
+        reasons.setdefault(Version(link.version), []).append(link.yanked)
+    return [VersionInfo(version, None if None in told else told[0]) for version, told in sorted(reasons.items())]
 
 
 _NEAR = 2

@@ -115,7 +115,6 @@ class Transport:
         if trusted not in self._openers:
             proxy = self._settings.proxy
             proxies = {"http": proxy, "https": proxy} if proxy else None
-            opener = urllib.request.OpenerDirector()
             certificates = self._settings.certificates
             try:
                 context = ssl.create_default_context(cafile=certificates)
@@ -125,16 +124,11 @@ class Transport:
             if trusted:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
-            for handler in (
+            self._openers[trusted] = urllib.request.build_opener(
                 urllib.request.ProxyHandler(proxies),
-                urllib.request.HTTPHandler(),
                 urllib.request.HTTPSHandler(context=context),
-                urllib.request.HTTPErrorProcessor(),
-                urllib.request.HTTPDefaultErrorHandler(),
                 _Redirects(self._authorization),
-            ):
-                opener.add_handler(handler)
-            self._openers[trusted] = opener
+            )
         body = self._openers[trusted].open(request, timeout=self._settings.timeout)
         return HttpAnswer(body.status, dict(body.headers.items()), body.url, body)
 

@@ -109,13 +109,10 @@ def test_a_version_with_a_local_label_answers_for_the_plain_one(catalogue, serve
     assert catalogue().release("pkg==1.0").origin.version == "1.0+cpu"
 
 
-def test_versions_are_sorted_and_carry_what_the_index_says(catalogue, server, wheel):
+def test_versions_are_sorted(catalogue, server, wheel):
     for version in ("1.10", "1.9", "1.9rc1", "not-a-version"):
         server.files[f"pkg-{version}-py3-none-any.whl"] = wheel(SOURCES, version=version)
-    server.facts["pkg-1.9-py3-none-any.whl"] = {"requires-python": ">=3.9", "upload-time": "2026-01-02T03:04:05Z"}
-    found = catalogue().versions("pkg")
-    assert [version.text for version in found] == ["1.9rc1", "1.9", "1.10"]
-    assert (found[1].requires_python, found[1].uploaded) == (">=3.9", "2026-01-02T03:04:05Z")
+    assert [version.text for version in catalogue().versions("pkg")] == ["1.9rc1", "1.9", "1.10"]
 
 
 def test_requirements_come_from_the_metadata_file_alone_where_there_is_one(catalogue, server, wheel):
