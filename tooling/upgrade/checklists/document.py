@@ -100,11 +100,9 @@ def spelled(condition: Condition, package: FocusedPackage) -> str:
         case Not(inner):
             text = spelled(inner, package)
             return f"not ({text})" if text else ""
-        case AllOf(conditions):
-            return _joined(" and ", conditions, package)
-        case AnyOf(conditions):
-            return _joined(" or ", conditions, package)
-    match condition:
+        case AllOf(conditions) | AnyOf(conditions):
+            word = " and " if isinstance(condition, AllOf) else " or "
+            return word.join(filter(None, (spelled(part, package) for part in conditions)))
         case CompareVersion(_, name, operator, literal):
             about = name in package.imports or name.replace("_", "-").lower() == package.distribution
             return f"{name} {operator} {literal}" if about else ""
@@ -119,10 +117,6 @@ def spelled(condition: Condition, package: FocusedPackage) -> str:
                 else ""
             )
     return ""
-
-
-def _joined(word: str, conditions: Iterable[Condition], package: FocusedPackage) -> str:
-    return word.join(filter(None, (spelled(part, package) for part in conditions)))
 
 
 SECONDARY: Final = ("tests", "test", "benchmarks", "examples", "scripts", "docs")

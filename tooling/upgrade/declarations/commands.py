@@ -16,6 +16,8 @@ words depend on anything else is left out.
 
 from __future__ import annotations
 
+import argparse
+import functools
 import itertools
 import re
 import shlex
@@ -46,19 +48,10 @@ _SHELL_ENDS = re.compile(r"&&|\|\||[;|\n]|\d?>")
 _SHELL_INSTALL = re.compile(r"(?P<program>\S*\buv\"?\s+pip|\S*\bpip3?\"?)\s+install\b")
 _MAKES = re.compile(r"\buv\"?\s+venv\b|-m\s+venv\b|\bvirtualenv\b")
 _FOLDER = re.compile(r"(?P<folder>[\w./-]+?)/bin/\w[\w.]*$")
-_TARGETS: Final = frozenset({"--python", "-p"})
-_WITH_FILE: Final = {
-    "-c": "constraints",
-    "--constraint": "constraints",
-    "--constraints": "constraints",
-    "--override": "overrides",
-    "--overrides": "overrides",
-}
-_WITH_VALUE: Final = frozenset(
-    {"-i", "--index-url", "--default-index", "--index", "--extra-index-url", "-f", "--find-links", "--index-strategy"}
-    | {"--torch-backend", "--python-version", "--python-platform", "--exclude-newer", "--only-binary", "--no-binary"}
+_WITH_VALUE: Final = (
+    *("-i", "--index-url", "--default-index", "--index", "--extra-index-url", "-f", "--find-links", "--index-strategy"),
+    *("--torch-backend", "--python-version", "--python-platform", "--exclude-newer", "--only-binary", "--no-binary"),
 )
-_PROJECT: Final = frozenset({"-e", "--editable", "-r", "--requirement", "--requirements", "--group"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,33 +150,35 @@ def _install(words: Sequence[str]) -> tuple[str, Install | None] | None:
 
     None for a command that does not say which environment it is about."""
     program = list(itertools.takewhile(lambda word: word != "install", words))
-    folder, is_project = _folder_of(program[0]) if program and program[0].endswith(("pip", "pip3")) else "", False
-    requirements: list[str] = []
-    files: dict[str, list[str]] = {"constraints": [], "overrides": []}
-    rest = iter(words[len(program) + 1 :])
-    for word in rest:
-        option, has_value, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if option in _TARGETS:
-            folder = _folder_of(value if has_value else next(rest, ""))
-        elif option in _WITH_FILE:
-            files[_WITH_FILE[option]].append(value if has_value else next(rest, ""))
-        elif option in _PROJECT:
-            is_project = True
-            if not has_value:
-                next(rest, "")
-        elif option in _WITH_VALUE:
-            if not has_value:
-                next(rest, "")
-        elif word.startswith("."):
-            is_project = True
-        elif not word.startswith("-"):
-            # A quoted variable may hold several requirements: "griffe==2.4.1 basedpyright==1.40.2".
-            requirements += [word] if ";" in word else word.split()
+    try:
+        options, rest = _options().parse_known_args(list(words[len(program) + 1 :]))
+    except argparse.ArgumentError:
+        return None
+    is_pip = bool(program) and program[0].endswith(("pip", "pip3"))
+    folder = _folder_of(options.python) if options.python else _folder_of(program[0]) if is_pip else ""
+    # A quoted variable may hold several requirements: "griffe==2.4.1 basedpyright==1.40.2".
+    listed = [[word] if ";" in word else word.split() for word in rest if not word.startswith(("-", "."))]
+    requirements = tuple(itertools.chain.from_iterable(listed))
     if not folder or not all(read_requirement(each) for each in requirements):
         return None
-    if is_project:
+    if options.project or any(word.startswith(".") for word in rest):
         return folder, None
-    return folder, Install(tuple(requirements), tuple(files["constraints"]), tuple(files["overrides"]))
+    return folder, Install(requirements, tuple(options.constraints), tuple(options.overrides))
+
+
+@functools.cache
+def _options() -> argparse.ArgumentParser:
+    """Make a parser of what `pip install` and `uv pip install` take, as far as it has values."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("-p", "--python")
+    for names, kept in (
+        (("-c", "--constraint", "--constraints"), "constraints"),
+        (("--override", "--overrides"), "overrides"),
+        (("-e", "--editable", "-r", "--requirement", "--requirements", "--group"), "project"),
+        (_WITH_VALUE, "others"),
+    ):
+        parser.add_argument(*names, action="append", default=[], dest=kept)
+    return parser
 
 
 def _folder_of(program: str) -> str:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import libcst
-from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider, ScopeProvider
+from libcst.metadata import (
+    ByteSpanPositionProvider,
+    MetadataWrapper,
+    ParentNodeProvider,
+    PositionProvider,
+    ScopeProvider,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from libcst.metadata import CodeRange
+    from libcst.metadata import CodeRange, CodeSpan
 
 
 class LeftAloneError(Exception):
@@ -38,28 +45,19 @@ class EditableText:
     splices: list[TextReplacement] = field(default_factory=list)
 
     @cached_property
-    def _lines(self) -> list[tuple[int, str]]:
-        """Byte offset and text of each line. Only \\n, \\r\\n and \\r end a line, as for Python's tokenizer."""
-        rows, offset = [], 0
-        for piece in self.data.splitlines(keepends=True):  # bytes: splits at \n, \r and \r\n only
-            try:
-                rows.append((offset, piece.decode("utf-8")))
-            except UnicodeDecodeError as error:
-                raise LeftAloneError("the file is not UTF-8") from error
-            offset += len(piece)
-        rows.append((offset, ""))
-        return rows
-
-    def offset(self, line: int, column: int) -> int:
-        """Byte offset of a position in characters."""
-        start, text = self._lines[line - 1]
-        return start + len(text[:column].encode())
+    def _starts(self) -> list[int]:
+        """Byte offset of each line, and of the end. Only \\n, \\r\\n and \\r end a line, as for Python's tokenizer."""
+        try:
+            self.data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise LeftAloneError("the file is not UTF-8") from error
+        return [0, *accumulate(map(len, self.data.splitlines(keepends=True)))]
 
     def line_span(self, first: int, last: int) -> tuple[int, int]:
         """Byte offsets of whole lines, counted from 1. Raises LeftAloneError where the file has no such line."""
-        if not 1 <= first <= len(self._lines):
+        if not 1 <= first <= len(self._starts):
             raise LeftAloneError("its line lies behind the end of the file")
-        return self._lines[first - 1][0], self._lines[min(last, len(self._lines) - 1)][0]
+        return self._starts[first - 1], self._starts[min(last, len(self._starts) - 1)]
 
     def text_spans(self, line: int, column: int, end_line: int) -> list[tuple[int, int]]:
         """Byte offsets of what holds text, not code, for a finding at this place: all of its lines."""
@@ -123,21 +121,24 @@ class EditableSource(EditableText):
         """Node to its scope."""
         return self._wrapper.resolve(ScopeProvider)
 
+    @cached_property
+    def _spans(self) -> Mapping[Any, CodeSpan]:
+        return self._wrapper.resolve(ByteSpanPositionProvider)
+
     def span(self, node: libcst.CSTNode) -> tuple[int, int]:
         """Byte offsets of a node, without the blanks around it."""
-        place = self.ranges[node]
-        return self.offset(place.start.line, place.start.column), self.offset(place.end.line, place.end.column)
+        place = self._spans[node]
+        return place.start, place.start + place.length
 
     def start(self, node: libcst.CSTNode) -> tuple[int, int]:
         """Line, and column in bytes as `ast` counts."""
-        place = self.ranges[node].start
-        _, text = self._lines[place.line - 1]
-        return place.line, len(text[: place.column].encode())
+        line = self.ranges[node].start.line
+        return line, self._spans[node].start - self._starts[line - 1]
 
     def indentation(self, line: int) -> str:
         """Blanks the line begins with."""
-        _, text = self._lines[line - 1]
-        return text[: len(text) - len(text.lstrip(" \t"))]
+        text = self.data[self._starts[line - 1] : self._starts[line]]
+        return text[: len(text) - len(text.lstrip(b" \t"))].decode()
 
     @cached_property
     def parents(self) -> Mapping[Any, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import sys
 import tomllib
 from dataclasses import dataclass, field
@@ -299,14 +300,11 @@ def _named(word: str) -> dict[str, Any]:
 
 
 def _environment_credentials(environ: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    for name, value in environ.items():
-        if name.startswith("UV_INDEX_") and name.endswith("_USERNAME"):
-            index = name[len("UV_INDEX_") : -len("_USERNAME")]
-            yield index, (value, environ.get(f"UV_INDEX_{index}_PASSWORD", ""))
-        elif name.startswith("UV_INDEX_") and name.endswith("_PASSWORD"):
-            index = name[len("UV_INDEX_") : -len("_PASSWORD")]
-            if f"UV_INDEX_{index}_USERNAME" not in environ:
-                yield index, ("__token__", value)
+    for name in environ:
+        hit = re.fullmatch(r"UV_INDEX_(.+)_(?:USERNAME|PASSWORD)", name)
+        if hit is not None:
+            user = environ.get(f"UV_INDEX_{hit[1]}_USERNAME", "__token__")
+            yield hit[1], (user, environ.get(f"UV_INDEX_{hit[1]}_PASSWORD", ""))
 
 
 def _sources(project: Path) -> tuple[dict[str, str], dict[str, str]]:
