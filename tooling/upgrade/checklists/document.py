@@ -20,7 +20,7 @@ from tooling.cli.errors import UsageError
 from tooling.python.access_paths import Name
 from tooling.python.conditions import AllOf, AnyOf, CompareVersion, HasName, HasParameter, ModuleExists, Not
 from tooling.python.symbols.symbol import Definite, Found, Instance, SymbolKind, Values
-from tooling.upgrade.report.document import code, escaped
+from tooling.upgrade.report.document import code, escaped, table
 from tooling.upgrade.uses import Action
 
 if TYPE_CHECKING:
@@ -262,15 +262,8 @@ def parts_of(checklist: Checklist) -> list[Part]:
             lines += [f"### {title}", "", *(f"- {code(file.path)}" for file in rows), ""]
     if not checklist.files:
         lines += ["No file uses it.", ""]
-    guards = ["## Version-Guarded Code", ""]
-    if not checklist.guarded:
-        guards.append("None.")
-    else:
-        guards += ["| file | in | condition |", "| --- | --- | --- |"]
-        guards += [
-            f"| {code(place.path)} | {code(place.function) or 'module'} | {escaped(place.condition)} |"
-            for place in checklist.guarded
-        ]
+    places = [(code(each.path), code(each.function) or "module", escaped(each.condition)) for each in checklist.guarded]
+    guards = ["## Version-Guarded Code", "", *(table(("file", "in", "condition"), places) if places else ["None."])]
     return [
         Part(
             "head",

@@ -143,7 +143,7 @@ def run(arguments: argparse.Namespace) -> Report:
     from packaging.utils import canonicalize_name
 
     from tooling.cli.report import Report, aligned
-    from tooling.upgrade.report.document import document, escaped
+    from tooling.upgrade.report.document import document, escaped, table
 
     for word in arguments.packages:
         if "=" in word:
@@ -165,11 +165,9 @@ def run(arguments: argparse.Namespace) -> Report:
         for one in found
     ]
     skipped = [f"{one.distribution} {each}" for one in found for each in one.skipped]
-    table = aligned(rows)
+    shown = aligned(rows)
     if arguments.markdown:
-        head, *body = rows
-        lines = [head, tuple("---" for _ in head), *(tuple(map(escaped, row)) for row in body)]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        shown = "\n".join(table(rows[0], [tuple(map(escaped, row)) for row in rows[1:]]))
     titles = [f"{one.distribution}=={one.clean}" for one in found if one.clean not in ("", one.current)]
     return Report(
         command=f"{UPGRADE} latest",
@@ -178,7 +176,7 @@ def run(arguments: argparse.Namespace) -> Report:
         changing=False,
         next_steps=() if arguments.markdown else tuple(f"{UPGRADE} {each}" for each in titles),
         text="\n".join(
-            [table, *(f"\nnot audited: {line}" if arguments.markdown else f"not audited: {line}" for line in skipped)]
+            [shown, *(f"\nnot audited: {line}" if arguments.markdown else f"not audited: {line}" for line in skipped)]
         )
         + "\n",
         data={

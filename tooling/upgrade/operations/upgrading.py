@@ -23,7 +23,7 @@ from tooling.upgrade.manifests.bump import Bump, bump
 from tooling.upgrade.manifests.requests import check_requests
 from tooling.upgrade.operations.auditing import Move, audit_moves, check_looked_at
 from tooling.upgrade.operations.context import unknown_now
-from tooling.upgrade.report.document import code, escaped, markdown
+from tooling.upgrade.report.document import code, escaped, markdown, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -55,10 +55,7 @@ def is_summary(content: bytes) -> bool:
 def summary(upgrade: Upgrade) -> str:
     """Return the whole document. Deterministic: no times, no machine."""
     title = ", ".join(str(request) for request in upgrade.options.requests)
-    moves = [
-        f"| {escaped(move.distribution)} | {escaped(move.old)} | {escaped(move.new)} | {escaped(move.why)} |"
-        for move in upgrade.moves
-    ]
+    moves = [tuple(map(escaped, (move.distribution, move.old, move.new, move.why))) for move in upgrade.moves]
     fixes = [
         f"- {code(each.path)}: {each.kind} {code(each.symbol)} → {code(new.text if (new := each.replacement) else '')}"
         for each in upgrade.fixes.done
@@ -69,9 +66,7 @@ def summary(upgrade: Upgrade) -> str:
     parts = [
         f"{_TITLE}{escaped(title)}\n",
         *(f"**{escaped(each)}.**\n" for each in upgrade.downgrades),
-        _section(
-            "Version changes", ["| package | from | to | why |", "| --- | --- | --- | --- |", *moves] if moves else []
-        ),
+        _section("Version changes", table(("package", "from", "to", "why"), moves)),
         _section("Declarations", _edits(upgrade)),
         _section("Resolution", _locks(upgrade)),
         _section("Fixes", fixes),
@@ -89,11 +84,10 @@ def _section(title: str, lines: Iterable[str]) -> str:
 
 def _edits(upgrade: Upgrade) -> Iterator[str]:
     edits = upgrade.bump.edits if upgrade.bump else ()
-    if edits:
-        yield "| place | before | after | why |"
-        yield "| --- | --- | --- | --- |"
-    for edit in edits:
-        yield f"| {code(f'{edit.path}:{edit.line}')} | {code(edit.before)} | {code(edit.after)} | {escaped(edit.why)} |"
+    rows = (
+        (code(f"{each.path}:{each.line}"), code(each.before), code(each.after), escaped(each.why)) for each in edits
+    )
+    yield from table(("place", "before", "after", "why"), rows)
     kept = [each for each in upgrade.bump.kept if not each.attention] if upgrade.bump else []
     if kept:
         yield ""

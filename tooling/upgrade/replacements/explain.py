@@ -88,11 +88,6 @@ def best_parameter(
     return best(found.values(), _LEAST_PARAMETER)
 
 
-def announcements(upstream: Upstream, symbol: Symbol, name: str) -> list[str]:
-    """What the body of a function or constructor says about the end of a parameter."""
-    return list(advice.texts_about(_body(upstream, symbol), name))
-
-
 def _is_proven(gone: Parameter, other: Parameter, reasons: set[Reason], *, is_carried: bool, only: bool) -> bool:
     """Whether more than place and default speaks for a name, so that it may be written without a person: the release
     says it, its body does with the new one what it did with the old one, or type and name are almost the same."""
@@ -386,7 +381,7 @@ class Explainer:
             found = upstream.resolve(path)
             if isinstance(found, Found):
                 told += [text for text in (found.deprecated, found.symbol.deprecated) if text]
-                told += announcements(upstream, found.symbol, parameter) if parameter else []
+                told += advice.texts_about(_body(upstream, found.symbol), parameter) if parameter else []
         return told
 
 

@@ -18,7 +18,7 @@ from tooling.cli.report import printable
 from tooling.upgrade.findings import AuditSeverity, FindingKind, InterfaceKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tooling.upgrade.findings import Audit, AuditFinding, Evidence
 
@@ -224,6 +224,15 @@ def code(text: str) -> str:
     return f"{ticks}{pad}{flat}{pad}{ticks}" if flat else ""
 
 
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a table in Markdown; nothing where there are no rows."""
+    for number, row in enumerate(rows):
+        if not number:
+            yield f"| {' | '.join(head)} |"
+            yield f"| {' | '.join('---' for _ in head)} |"
+        yield f"| {' | '.join(row)} |"
+
+
 def _audit(audit: Audit) -> Iterator[str]:
     yield f"### {escaped(audit.distribution)} {escaped(audit.old_version)} → {escaped(audit.new_version)}"
     yield ""
@@ -242,17 +251,15 @@ def _audit(audit: Audit) -> Iterator[str]:
         if findings:
             yield f"#### {title}"
             yield ""
-            yield "| place | kind | what | write instead |"
-            yield "| --- | --- | --- | --- |"
-            yield from map(_row, findings)
+            yield from table(("place", "kind", "what", "write instead"), map(_row, findings))
             yield ""
 
 
-def _row(finding: AuditFinding) -> str:
+def _row(finding: AuditFinding) -> tuple[str, ...]:
     replacement = ""
     if finding.replacement:
         replacement = code(finding.replacement.text) + ("" if finding.fixable else " (to be checked)")
-    return f"| {code(f'{finding.path}:{finding.line}')} | {finding.kind} | {escaped(finding.message)} | {replacement} |"
+    return code(f"{finding.path}:{finding.line}"), str(finding.kind), escaped(finding.message), replacement
 
 
 SEEN_OPEN = 5

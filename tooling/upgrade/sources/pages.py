@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tooling.upgrade.sources.cache import Cache
-    from tooling.upgrade.sources.index_config import IndexSettings, PackageIndex
+    from tooling.upgrade.sources.index_config import IndexSettings
     from tooling.upgrade.sources.transport import HttpAnswer, Transport
 
 
@@ -163,10 +163,6 @@ class Pages:
         self._offline = offline
         self._fresh = fresh
 
-    def of_index(self, index: PackageIndex, distribution: str) -> list[FileLink]:
-        """Files of a distribution at an index; none if it does not know it. Raises OfflineError, UpstreamError."""
-        return self.of_place(index.url if index.flat else f"{index.url}/{distribution}/", distribution)
-
     def of_folder(self, folder: Path, distribution: str) -> list[FileLink]:
         """Files in a folder, or on the page `index.html` in it."""
         page = folder / "index.html"
@@ -180,7 +176,8 @@ class Pages:
         return [link for link in links if link is not None]
 
     def of_place(self, place: str, distribution: str) -> list[FileLink]:
-        """Files at a find-links place: a folder, an archive, or the address or path of a page."""
+        """Files at a place: a folder, an archive, or the address or path of a page; none of an index that does not know
+        the distribution. Raises OfflineError, UpstreamError."""
         if "://" in place and not place.startswith("file:"):
             if urlsplit(place).path.endswith(_ENDINGS):
                 name = urlsplit(place).path.rpartition("/")[2]
@@ -304,13 +301,16 @@ def list_files(distribution: str, settings: IndexSettings, pages: Pages, *, wide
     alone = None if widely else settings.files.get(distribution)
     plain = [index for index in settings.indexes if not index.explicit]
     indexes = [] if alone else plain if widely else settings.indexes_for(distribution)
-    for place in [*([alone] if alone else settings.find_links), *indexes]:
-        is_index = not isinstance(place, str)
-        asked.append(place.url if is_index else without_credentials(place) if "://" in place else place)
+    places = [
+        (without_credentials(place) if "://" in place else place, place, False)
+        for place in ([alone] if alone else settings.find_links)
+    ]
+    places += [(each.url, each.url if each.flat else f"{each.url}/{distribution}/", True) for each in indexes]
+    for shown, place, is_index in places:
+        asked.append(shown)
         before = len(links)
         try:
-            found = pages.of_index(place, distribution) if is_index else pages.of_place(place, distribution)
-            for link in found:
+            for link in pages.of_place(place, distribution):
                 links.setdefault(link.filename, link)
         except UpstreamError as error:
             failed.append(error)
