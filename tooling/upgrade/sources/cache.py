@@ -26,10 +26,12 @@ import sys
 import time
 import zipfile
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import TypeAdapter
 
 from tooling.cli.errors import WriteError
 from tooling.upgrade.errors import ArchiveError
@@ -38,8 +40,6 @@ from tooling.upgrade.sources.installation import ReleaseTree, console_scripts, c
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-
-    from pydantic import TypeAdapter
 
     from tooling.upgrade.releases import Release
     from tooling.upgrade.sources.archive.reading import Contents
@@ -55,7 +55,6 @@ KEPT_DAYS = 60
 UNFINISHED = ".fetch-"
 """How the names of folders begin that hold an archive while it is fetched."""
 _ABANDONED_SECONDS = 86_400
-_SCHEMA = 1
 _TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 _FACTS = "areal-release.json"
 _FILES = "files/"
@@ -78,6 +77,9 @@ class CachedRelease:
     packed_sha256: str = ""
     stamp: str = ""
     """What tells whether the address still has the same file, where no hash is stated: an ETag, or size and time."""
+
+
+_ENTRY = TypeAdapter(CachedRelease)
 
 
 def default_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -213,8 +215,7 @@ class Cache:
         kept = replace(entry, packed=f"{name}.zip", packed_sha256=digest)
         self.write(kept.packed, packed)
         path = self._entry_path(entry.distribution, entry.url, entry.sha256)
-        facts = json.dumps({"schema": _SCHEMA, **asdict(kept)}, sort_keys=True).encode()
-        self.write(str(path.relative_to(self.folder)), facts)
+        self.write(str(path.relative_to(self.folder)), _ENTRY.dump_json(kept))
         self.prune()
         return _opened(packed, kept)
 
@@ -253,15 +254,10 @@ class Cache:
 
 
 def _entry(path: Path) -> CachedRelease | None:
-    facts = _json(path)
-    if facts.pop("schema", None) != _SCHEMA or not all(isinstance(value, str) for value in facts.values()):
-        return None
-    try:
-        entry = CachedRelease(**facts)
-    except TypeError:
-        return None
+    entry = read_kept(path, _ENTRY)
     # The name comes from a file that anyone may have edited.
-    return entry if Path(entry.packed).name == entry.packed and entry.packed.endswith(".zip") else None
+    is_ours = entry is not None and Path(entry.packed).name == entry.packed and entry.packed.endswith(".zip")
+    return entry if is_ours else None
 
 
 def _json(path: Path) -> dict[str, Any]:

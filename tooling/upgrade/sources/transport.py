@@ -27,7 +27,6 @@ from tooling.upgrade.sources.links import without_credentials
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
 
     from tooling.upgrade.sources.index_config import IndexSettings
 
@@ -65,9 +64,7 @@ class HttpAnswer:
     def __enter__(self) -> HttpAnswer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._body.close()
 
 
