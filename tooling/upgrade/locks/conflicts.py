@@ -18,7 +18,7 @@ from tooling.upgrade.locks.result import Cause, Conflict, RelaxProposal, version
 from tooling.upgrade.manifests.specifiers import changed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tooling.kit.change.plan import Plan
     from tooling.upgrade.declarations.lockfiles import Lock
@@ -128,20 +128,6 @@ class Attempted:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FoundRelaxation:
-    """A proposal with the text that carries it out."""
-
-    record: RelaxProposal
-    content: bytes
-
-    def written(self, plan: Plan) -> FoundRelaxation:
-        """Put it into the plan."""
-        declaration = self.record.declaration
-        plan.write(declaration.path, self.content, reason=f"{declaration.distribution} {self.record.version}")
-        return replace(self, record=replace(self.record, applied=True))
-
-
 def missing_local_builds(conflict: Conflict) -> dict[str, str]:
     """Return the builds that no index has, by distribution: {"torch": "2.10.0+cpu"}.
 
@@ -160,9 +146,10 @@ def propose(
     declarations: Declarations,
     requests: Sequence[VersionRequest],
     attempt: Callable[[Mapping[str, bytes]], Attempted],
-) -> FoundRelaxation | None:
-    """Return a proposal, if exactly one own requirement (of a package that was not asked for) is among the causes, and
-    without it everything resolves. attempt: resolves with some files' contents replaced."""
+) -> tuple[RelaxProposal, bytes] | None:
+    """Return a proposal with the file that carries it out, if exactly one own requirement (of a package that was not
+    asked for) is among the causes, and without it everything resolves. attempt: resolves with some files' contents
+    replaced."""
     asked = {each.distribution for each in requests}
     asked |= {each.distribution for each in declarations.found if each.build_of in asked}
     obstacles = {
@@ -191,7 +178,7 @@ def propose(
     wanted = next((str(each) for each in conflict.causes if not each.own and each.distribution == now.distribution), "")
     why = f"it is the only requirement of the project in the way{': ' + wanted if wanted else ''}; {outcome.why}"
     proposal = RelaxProposal(declared, outcome.specifier, version, why)
-    return FoundRelaxation(proposal, _replaced(text, now, outcome.specifier))
+    return proposal, _replaced(text, now, outcome.specifier)
 
 
 def _placed(plan: Plan, declaration: Declaration) -> tuple[str, Declaration] | None:
@@ -210,29 +197,16 @@ def _replaced(text: str, declaration: Declaration, specifier: str) -> bytes:
     return (text[: declaration.start] + specifier + text[declaration.end :]).encode("utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """An override that gives a release what it says it cannot work with."""
-
-    declaration: Declaration
-    version: str
-    """What the override makes of it; "" where a range meets a range."""
-    requirer: str
-    requirer_version: str
-    requirement: str
-    """As its metadata has it."""
-
-
 def contradicted_overrides(
     declarations: Declarations,
     metadata: Mapping[tuple[str, str], Sequence[str]],
     locked: Mapping[str, str],
-) -> tuple[Contradiction, ...]:
-    """metadata: (distribution, version) to its Requires-Dist; locked: name to resolved version (`LockResult.versions`).
+) -> Iterator[str]:
+    """Say of each override that gives a release what that says it cannot work with. metadata: (distribution, version)
+    to its Requires-Dist; locked: name to resolved version (`LockResult.versions`).
 
     Requirements of extras are left out: whether they are used is not known here."""
     overrides = {each.distribution: each for each in declarations.found if each.kind is DeclarationKind.OVERRIDE}
-    found = []
     for (requirer, requirer_version), requirements in metadata.items():
         for stated in requirements:
             try:
@@ -245,9 +219,11 @@ def contradicted_overrides(
                 continue
             version = _version(override, locked)
             if version and not requirement.specifier.contains(version, prereleases=True):
-                text = f"{requirement.name}{requirement.specifier}"
-                found.append(Contradiction(override, version, requirer, requirer_version, text))
-    return tuple(found)
+                yield (
+                    f"{override.where}: the override makes {override.distribution} {version}, and "
+                    f"{requirer} {requirer_version} requires {requirement.name}{requirement.specifier}: "
+                    "nothing but the override hides that"
+                )
 
 
 def _version(override: Declaration, locked: Mapping[str, str]) -> str:

@@ -346,11 +346,12 @@ def _resolved(job: Job, fix: bool, judge: Callable[[RelaxProposal], RelaxProposa
     if attempted.conflict is not None:
         found = propose(job.plan, attempted.conflict, job.declarations, job.requests, functools.partial(attempt, job))
         if found is not None:
-            found = replace(found, record=judge(found.record))
-        if found is not None and fix and found.record.breaking == 0:
-            found = found.written(job.plan)
-            attempted = attempt(job, {})
-        result = replace(result, proposal=found.record if found else None)
+            proposal, content = judge(found[0]), found[1]
+            if fix and proposal.breaking == 0:
+                declared, proposal = proposal.declaration, replace(proposal, applied=True)
+                job.plan.write(declared.path, content, reason=f"{declared.distribution} {proposal.version}")
+                attempted = attempt(job, {})
+            result = replace(result, proposal=proposal)
     result = replace(result, conflict=attempted.conflict, notes=attempted.notes)
     if attempted.lock is None:
         return result

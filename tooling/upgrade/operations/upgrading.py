@@ -357,11 +357,7 @@ def _doubts(context: UpgradeContext, upgrade: Upgrade) -> Iterator[str]:
     found = [each for each in declared.found if each.path not in edited]
     for path in edited:
         found += read_declarations(path, (changed[path] or b"").decode("utf-8", errors="replace"))
-    for each in contradicted_overrides(replace(declared, found=tuple(found)), metadata, locked):
-        yield (
-            f"{each.declaration.where}: the override makes {each.declaration.distribution} {each.version}, and "
-            f"{each.requirer} {each.requirer_version} requires {each.requirement}: nothing but the override hides that"
-        )
+    yield from contradicted_overrides(replace(declared, found=tuple(found)), metadata, locked)
 
 
 def _move(context: UpgradeContext, request: VersionRequest, old: Mapping[str, str]) -> Move:
