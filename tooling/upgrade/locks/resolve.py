@@ -157,15 +157,6 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CREDENTIALS = re.compile(r"(https?://)[^/\s@]+@")
 
 
-@dataclass(frozen=True, slots=True)
-class UvRun:
-    """What uv said. `solved` is False for a conflict; any other failure raises."""
-
-    solved: bool
-    output: str
-    complaint: str
-
-
 def find_uv() -> str:
     """Path of the program. Raises UsageError when there is none."""
     beside = Path(sys.executable).parent / "uv"
@@ -192,9 +183,11 @@ def pip_environment() -> dict[str, str]:
 _LIMIT_SECONDS = 600
 
 
-def run_uv(arguments: Sequence[str], folder: Path, *, offline: bool = False) -> UvRun:
-    """Run uv in a folder. Raises ResolutionError for failures that are not conflicts, UpstreamError (OfflineError) when
-    the index could not be reached, UsageError when there is no uv."""
+def run_uv(arguments: Sequence[str], folder: Path, *, offline: bool = False) -> tuple[str, str]:
+    """Run uv in a folder; (what it printed, its words about a conflict: "" where it found a solution).
+
+    Raises ResolutionError for failures that are not conflicts, UpstreamError (OfflineError) when the index could not be
+    reached, UsageError when there is no uv."""
     variables = {
         **os.environ,
         **pip_environment(),
@@ -216,12 +209,12 @@ def run_uv(arguments: Sequence[str], folder: Path, *, offline: bool = False) -> 
         ) from error
     complaint = _clean(done.stderr)
     if done.returncode == 0:
-        return UvRun(True, done.stdout, complaint)
+        return done.stdout, ""
     if offline and _OFFLINE.search(complaint):
         message = "the resolver's cache lacks something, and the network may not be used"
         raise OfflineError(message, fix="run once without --offline, or use --no-lock")
     if _CONFLICT.search(complaint):
-        return UvRun(False, "", complaint)
+        return "", complaint
     if _NETWORK.search(complaint):
         raise UpstreamError(f"the index cannot be reached: {_first(complaint)}", fix="try again, or use --no-lock")
     message = f"uv failed: {_first(complaint)}"
@@ -383,9 +376,9 @@ def _lock(job: Job, overlay: Mapping[str, bytes]) -> Attempted:
     for each in job.requests:
         arguments += ["--upgrade-package", f"{each.distribution}=={each.version}"]
     with workspace(job, overlay) as folder:
-        outcome = run_uv(arguments, folder, offline=job.offline)
-        if not outcome.solved:
-            return Attempted(conflict=parse_conflict(outcome.complaint, job.project, job.declarations))
+        _, complaint = run_uv(arguments, folder, offline=job.offline)
+        if complaint:
+            return Attempted(conflict=parse_conflict(complaint, job.project, job.declarations))
         content = (folder / "uv.lock").read_bytes()
     return Attempted(read_lock(job.variant.lock, content), content=content)
 
@@ -435,10 +428,10 @@ def _compiled(
             arguments += ["--overrides", _REPLACED]
         if job.variant.lock:
             arguments += ["--constraints", job.variant.lock]
-        outcome = run_uv(arguments, folder, offline=job.offline)
-    if not outcome.solved:
-        return Attempted(conflict=parse_conflict(outcome.complaint, job.project, job.declarations), notes=notes)
-    return Attempted(read_lock("requirements.txt", outcome.output.encode()), notes=notes)
+        output, complaint = run_uv(arguments, folder, offline=job.offline)
+    if complaint:
+        return Attempted(conflict=parse_conflict(complaint, job.project, job.declarations), notes=notes)
+    return Attempted(read_lock("requirements.txt", output.encode()), notes=notes)
 
 
 def _inputs(job: Job, folder: Path) -> tuple[list[str], tuple[str, ...]]:

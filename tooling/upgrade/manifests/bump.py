@@ -55,24 +55,14 @@ class KeptDeclaration:
 
 
 @dataclass(frozen=True, slots=True)
-class Companion:
-    """A member of a family that was not asked for."""
-
-    request: VersionRequest
-    distribution: str
-    version: str
-    """It has now; "" if nothing names one."""
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class Bump:
     """Everything that moving to the requests means for the manifests."""
 
     plan: Plan
     edits: tuple[VersionEdit, ...]
     kept: tuple[KeptDeclaration, ...]
-    companions: tuple[Companion, ...]
+    companions: tuple[str, ...]
+    """A sentence for each member of a family that was not asked for."""
     undeclared: tuple[VersionRequest, ...]
     """Requests for packages that no place names."""
 
@@ -83,7 +73,7 @@ def bump(root: Path, policy: UpgradePolicy, declarations: Declarations, requests
     plan = Plan(root)
     edits: list[VersionEdit] = []
     kept: list[KeptDeclaration] = []
-    companions: list[Companion] = []
+    companions: list[str] = []
     for request in check_requests(requests, policy):
         made, left = _declared(plan, policy, declarations, request)
         followed, missed = _followed(plan, policy, request, made)
@@ -95,7 +85,10 @@ def bump(root: Path, policy: UpgradePolicy, declarations: Declarations, requests
                 if member in asked or not declarations.of(member):
                     continue
                 now = baseline(member, declarations, policy, root, variant=request.variant)
-                companions.append(Companion(request, member, now.version if now else "", family.why))
+                companions.append(
+                    f"{member} {now.version if now else ''} moves together with {request.distribution}: "
+                    f"{family.why}; consider upgrading both in one command"
+                )
     edits.sort(key=lambda each: (each.path, each.start))
     by_path: dict[str, list[VersionEdit]] = {}
     for edit in edits:

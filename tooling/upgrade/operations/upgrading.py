@@ -375,11 +375,7 @@ def _bump(context: UpgradeContext, upgrade: Upgrade, requests: Sequence[VersionR
     upgrade.bump = done
     for change in done.plan.changes:
         upgrade.plan.write(change.path, change.after or b"", reason=change.reason)
-    for companion in done.companions:
-        upgrade.warnings.append(
-            f"{companion.distribution} {companion.version or ''} moves together with "
-            f"{companion.request.distribution}: {companion.why}; consider upgrading both in one command"
-        )
+    upgrade.warnings += done.companions
     upgrade.warnings += [f"{each.path}:{each.line}: {each.text}: {each.why}" for each in done.kept if each.attention]
     upgrade.warnings += [f"no place names {each.distribution}; it is audited only" for each in done.undeclared]
 
