@@ -173,12 +173,6 @@ def joined_words(rows: list[CommandRow]) -> list[CommandWord]:
     return found[:MOST_HELD]
 
 
-def parameters_of(node: FunctionNode, *, bound: bool) -> list[str]:
-    """Names that positional arguments land on. bound: without the first one, which is the object."""
-    names = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
-    return names[1:] if bound and names else names
-
-
 def defaults_of(node: FunctionNode) -> dict[str, ast.expr]:
     """Parameters with their default values."""
     return {entry.arg: default for entry, _, default in each_parameter(node.args) if default is not None}
@@ -561,7 +555,8 @@ class CommandCalls:
     def _pass(
         self, node: ast.Call, function: FunctionNode, frame: CommandFrame, inner: CommandFrame, *, bound: bool
     ) -> None:
-        names = parameters_of(function, bound=bound)
+        names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+        names = names[1:] if bound else names
         given: dict[str, ast.expr] = {}
         rest: list[ast.expr] = []
         for index, value in enumerate(node.args):

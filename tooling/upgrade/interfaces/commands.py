@@ -198,12 +198,12 @@ _INSTRUCTION = re.compile(r"^[ \t]*(?P<name>CMD|ENTRYPOINT|RUN)[ \t]+(?!\[)", re
 _MOST_NODES = 50_000
 
 
-def shell_commands(text: str, programs: KnownPrograms) -> list[CommandUse]:
-    """Of a script. Variables that hold flags count where a command mentions them."""
+def shell_commands(text: str, programs: KnownPrograms, line: int = 1) -> list[CommandUse]:
+    """Of a script that begins on a line. Variables that hold flags count where a command mentions them."""
     held = _held(text, programs)
     return [
         use
-        for words in split_shell(text, 1)
+        for words in split_shell(text, line)
         for use in recognised([each for word in words for each in _expanded(word, held)], programs)
     ]
 
@@ -326,9 +326,7 @@ class _Yaml:
         if " " not in node.value:
             return
         first = node.start_mark.line + (2 if node.style in {"|", ">"} else 1)
-        held = _held(node.value, self.programs)
-        for words in split_shell(_unfolded(node, self.text), first):
-            yield from recognised([each for word in words for each in _expanded(word, held)], self.programs)
+        yield from shell_commands(_unfolded(node, self.text), self.programs, first)
 
     def sequence(self, node: Any) -> Iterator[CommandUse]:
         uses = list(recognised(_row(node), self.programs))

@@ -183,12 +183,12 @@ def _judge_flag(
     after: CheckedCommand,
     pair: InterfacePair,
 ) -> AuditFinding | None:
-    known = before.accepts(word.text)
-    if known is None or not known.flag.file:
+    known, was_abbreviated = before.accepts(word.text) or (None, False)
+    if known is None or not known.file:
         return None
-    taken = after.accepts(word.text)
+    taken, is_abbreviated = after.accepts(word.text) or (None, False)
     symbol = f"{_shown(use, before)} {word.text}"
-    old = Evidence(known.flag.file, known.flag.line, known.flag.source)
+    old = Evidence(known.file, known.line, known.source)
     place = (word.line, word.column, word.end_line)
     if taken is None:
         # Whether the new program takes its arguments apart in another way, which was not followed: a sub-command
@@ -199,18 +199,18 @@ def _judge_flag(
             return None
         severity, why, confidence = _refusal(after)
         message = f"`{_shown(use, before)}` has no {word.text} any more{why}"
-        kind, instead = FindingKind.CLI_FLAG, _replacement(known.flag, after)
+        kind, instead = FindingKind.CLI_FLAG, _replacement(known, after)
         return pair.finding(
             file, place, kind, severity, symbol, message, old=old, confidence=confidence, replacement=instead
         )
-    new = Evidence(taken.flag.file, taken.flag.line, taken.flag.source)
-    if taken.abbreviated and not known.abbreviated:
-        message = f"{word.text} is gone, and passes as an abbreviation of {taken.flag.name} now"
-        instead = Replacement(taken.flag.name, "the only flag that begins like it", certain=False)
+    new = Evidence(taken.file, taken.line, taken.source)
+    if is_abbreviated and not was_abbreviated:
+        message = f"{word.text} is gone, and passes as an abbreviation of {taken.name} now"
+        instead = Replacement(taken.name, "the only flag that begins like it", certain=False)
         kind = FindingKind.CLI_FLAG
-    elif taken.flag.deprecated and not known.flag.deprecated:
-        message = f"{word.text} is deprecated: {taken.flag.deprecated}"
-        kind, instead = FindingKind.DEPRECATED, _replacement(taken.flag, after)
+    elif taken.deprecated and not known.deprecated:
+        message = f"{word.text} is deprecated: {taken.deprecated}"
+        kind, instead = FindingKind.DEPRECATED, _replacement(taken, after)
     else:
         return None
     severity = AuditSeverity.WARNING

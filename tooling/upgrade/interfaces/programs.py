@@ -250,15 +250,6 @@ _PARSER: TypeAdapter[tuple[ParserNode | None]] = TypeAdapter(tuple[ParserNode | 
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """How a parser takes a flag."""
-
-    flag: Flag
-    abbreviated: bool = False
-    """It is the beginning of a flag, and of one only."""
-
-
-@dataclass(frozen=True, slots=True)
 class CheckedCommand:
     """A program and, where it has some, its sub-command: what its flags are checked against."""
 
@@ -284,34 +275,26 @@ class CheckedCommand:
         """Whether unknown flags are ignored."""
         return any(node.lenient for node in self.nodes)
 
-    def accepts(self, name: str) -> Accepted | None:
-        """A flag as it is written ("--x", "--no-x", "--config.key", "-tp")."""
+    def accepts(self, name: str) -> tuple[Flag, bool] | None:
+        """The flag that one is, as it is written ("--x", "--no-x", "--config.key", "-tp"), and whether that is only the
+        beginning of its name, and of no other's; None if it is refused."""
         flags = self.flags()
         dashes = any(node.dashes for node in self.nodes)
         for spelling in _spellings(name, dashes):
             if spelling in flags:
-                return Accepted(flags[spelling])
+                return flags[spelling], False
             if spelling.startswith("--no-"):
                 base = flags.get("--" + spelling.removeprefix("--no-"))
                 if base is not None and base.negatable is not False:
-                    return Accepted(base)
-        for node in self.nodes:
-            handled = next(
-                (
-                    each
-                    for each in node.handled
-                    if name == each or (len(each) == 2 and not name.startswith("--") and name.startswith(each))
-                ),
-                None,
-            )
-            if handled is not None:
-                return Accepted(Flag(handled, "", 0, ""))
-        if not name.startswith("--"):
-            return None
+                    return base, False
+        is_long = name.startswith("--")
+        for handled in (each for node in self.nodes for each in node.handled):
+            if name == handled or (len(handled) == 2 and not is_long and name.startswith(handled)):
+                return Flag(handled, "", 0, ""), False
         longer: dict[int, Flag] = {}
-        for each in _spellings(name, dashes):
+        for each in _spellings(name, dashes) if is_long else ():
             longer.update({id(flag): flag for key, flag in flags.items() if key.startswith(each)})
-        return Accepted(next(iter(longer.values())), abbreviated=True) if len(longer) == 1 else None
+        return (next(iter(longer.values())), True) if len(longer) == 1 else None
 
 
 def _spellings(name: str, dashes: bool) -> list[str]:

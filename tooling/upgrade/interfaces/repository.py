@@ -122,15 +122,13 @@ _FENCE = re.compile(rb"(?ms)^[ \t]*```[ \t]*(?:bash|sh|shell|zsh)[ \t]*$(.*?)^[ 
 _LIMIT = 2_000_000
 
 
-@dataclass(slots=True, eq=False)
-class _Slots:
+@dataclass(eq=False)
+class RepositoryFile:
+    """One file."""
+
     path: str
     kind: str
     content: bytes
-
-
-class RepositoryFile(_Slots):
-    """One file."""
 
     @cached_property
     def digest(self) -> str:
