@@ -11,13 +11,18 @@ imported among them.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
+import itertools
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from packaging.version import Version
 
 from tooling.python import versions
-from tooling.python.access_paths import Attribute
+from tooling.python.access_paths import Attribute, spelled
+from tooling.python.class_bodies import assigned_in, fields_of, function_in, is_decorated
 from tooling.python.conditions import (
     FALSE,
     TRUE,
@@ -33,23 +38,42 @@ from tooling.python.conditions import (
     Undecided,
     all_of,
     any_of,
+    evaluate,
     is_decidable,
     negated,
     undecided,
 )
-from tooling.python.operations import METHODS, UNKNOWN, Fuel, OutOfFuel, Symbolic, compare, concrete
-from tooling.python.source import POSITIONAL, each_parameter
+from tooling.python.guard_values import (
+    GuardDefinition,
+    GuardNames,
+    GuardObject,
+    GuardScope,
+    GuardSkip,
+    GuardSymbol,
+    InnerScope,
+)
+from tooling.python.operations import BUILTINS, METHODS, UNKNOWN, Fuel, OutOfFuel, compare, concrete, regular
+from tooling.python.source import POSITIONAL, dotted_name, each_parameter, parse_expression
 from tooling.python.values import ValueEvaluator
 from tooling.python.versions import VersionText
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tooling.python.access_paths import AccessPath
+    from tooling.python.conditions import ReleaseAnswers
 
 MAX_DEPTH = 3
 """How many functions and names deep a condition is followed."""
 MAX_STATEMENTS = 30
+MAX_NODES = 400
+"""Parts of a definition that are looked at for what it may be about."""
+OLDEST_PYTHON = (3, 10)
+"""Code that asks for an older one is answered: nothing that is maintained runs there."""
+PROBES = frozenset(
+    {"hasattr", "getattr", "dir", "vars", "signature", "getfullargspec", "find_spec", "import_module", "callable"}
+    | {"__dict__", "__mro__", "__code__", "modules", "attrgetter", "getmembers", "getattr_static"}
+)
+"""What asks whether something is there."""
 MAX_PATHS = 16
 """Branches times statements that are followed; more is not a small function."""
 _CONVERSIONS = frozenset({"tuple", "list", "str", "int", "float", "bool", "set", "sorted", "any", "all", "callable"})
@@ -61,78 +85,12 @@ SKIPS = {"pytest.mark.skipif": -1, "unittest.skipIf": -1, "unittest.skipUnless":
 """What skips a test: -1 where its condition holds, 1 where it fails."""
 UNSKIPPED = "__unskipped__"
 """How the condition is noted that a decorator of the repository may put on a function."""
+_WHOLES = (ast.BoolOp, ast.Call, ast.Compare, ast.IfExp)
 _RAISES = object()
 """What a path through a function gives that ends in `raise`."""
+_SEARCHES = frozenset({"findall", "fullmatch", "match", "search", "split"})
 _CONTAINERS = (list, tuple, dict, set)
 _CONDITIONS = (CompareVersion, HasName, HasParameter, ModuleExists, Constant, Undecided, Not, AllOf, AnyOf)
-
-
-class GuardScope(Protocol):
-    """Where the names of a condition come from."""
-
-    def find(self, name: str) -> object:
-        """Return a value or `GuardDefinition`; UNKNOWN if the name is bound to something else, None if nobody knows."""
-        ...
-
-    def symbol(self, dotted: str) -> object:
-        """Return what a dotted path stands for if it leads into the repository; None for others."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class GuardSymbol(Symbolic):
-    """Something imported; `access_path` if it belongs to a package that is asked for, or leads there."""
-
-    dotted: str
-    access_path: AccessPath | None = None
-    exists: Condition | None = None
-    """For a name that a handler sets to None: when it is something else."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuardNames(Symbolic):
-    """A collection of names: `dir(x)`, or the parameters of x."""
-
-    of: AccessPath
-    parameters: bool
-
-
-@dataclass(frozen=True, slots=True)
-class GuardSkip(Symbolic):
-    """A decorator or mark that skips a test."""
-
-    unless: Condition
-
-
-@dataclass(frozen=True, slots=True)
-class GuardDefinition(Symbolic):
-    """A function of the repository, or an expression that a name was bound to, with the scope to read it in."""
-
-    node: ast.FunctionDef | ast.expr
-    scope: GuardScope
-
-    @property
-    def function(self) -> ast.FunctionDef | None:
-        """A function to be called, also where it is a lambda; None for a value."""
-        if isinstance(self.node, ast.Lambda):
-            return ast.FunctionDef("", self.node.args, [ast.Return(self.node.body)], [])
-        return self.node if isinstance(self.node, ast.FunctionDef) else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Inside:
-    """Names of a function around, then those of its file."""
-
-    around: GuardScope
-    names: dict[str, object]
-
-    def find(self, name: str) -> object:
-        """See `GuardScope`."""
-        return self.names[name] if name in self.names else self.around.find(name)
-
-    def symbol(self, dotted: str) -> object:
-        """See `GuardScope`."""
-        return self.around.symbol(dotted)
 
 
 def read_condition(test: ast.expr, scope: GuardScope) -> Condition:
@@ -157,12 +115,38 @@ def as_condition(value: object) -> Condition | None:
 class ConditionReader(ValueEvaluator):
     """Evaluates partially: what a release or the run decides stays a condition."""
 
-    def __init__(self, scope: GuardScope, depth: int = 0, fuel: Fuel | None = None) -> None:
-        """depth: definitions entered so far."""
+    def __init__(
+        self, scope: GuardScope, depth: int = 0, fuel: Fuel | None = None, side: ReleaseAnswers | None = None
+    ) -> None:
+        """depth: definitions entered so far. side: the release for which everything is worked out."""
         super().__init__(fuel=fuel or Fuel())
         self.scope = scope
         self.depth = depth
+        self.side = side
+        self.noted: list[object] | None = None
+        """All values that came up, if they are wanted."""
         self._paths = 0
+        self._values: dict[int, tuple[ast.expr, object]] = {}
+
+    def _inner(self, scope: GuardScope) -> ConditionReader:
+        inner = ConditionReader(scope, self.depth + 1, self.fuel, self.side)
+        inner.noted = self.noted
+        return inner
+
+    def evaluate(self, node: ast.expr | None) -> object:
+        """See `ValueEvaluator`; what has parts is evaluated once, until a name is bound again."""
+        kept = self._values.get(id(node))
+        value = super().evaluate(node) if kept is None else kept[1]
+        if kept is None and isinstance(node, _WHOLES):
+            self._values[id(node)] = (node, value)
+        if self.noted is not None:
+            self.noted.append(value)
+        return value
+
+    def bind(self, target: ast.expr, value: object) -> None:
+        """See `ValueEvaluator`."""
+        self._values.clear()
+        super().bind(target, value)
 
     def condition(self, node: ast.expr) -> Condition:
         """Read an expression as a condition."""
@@ -172,7 +156,13 @@ class ConditionReader(ValueEvaluator):
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             return negated(self.condition(node.operand))
         found = as_condition(self.evaluate(node))
-        return undecided(ast.unparse(node)) if found is None else found
+        if self.side is not None and found is not None:
+            held = evaluate(found, self.side.answer)
+            return found if held is None else Constant(held)
+        if found is not None and (self.side is not None or self.depth or is_decidable(found)):
+            return found
+        text = ast.unparse(node)
+        return undecided(text, None if self.depth else Unread(text, self.scope))
 
     def truth(self, node: ast.expr) -> bool | None:
         """Whether an expression holds in every release."""
@@ -180,6 +170,13 @@ class ConditionReader(ValueEvaluator):
         return found.value if isinstance(found, Constant) else None
 
     def _on_boolop(self, node: ast.BoolOp) -> object:
+        for each in node.values if self.side is not None else ():  # `version or "0"` is one of them
+            value = self.evaluate(each)
+            held = as_condition(value)
+            if not isinstance(held, Constant):
+                break
+            if held.value is isinstance(node.op, ast.Or) or each is node.values[-1]:
+                return value
         found = self.condition(node)
         return found if is_decidable(found) else UNKNOWN
 
@@ -208,13 +205,22 @@ class ConditionReader(ValueEvaluator):
         if isinstance(found, GuardDefinition):
             if isinstance(found.node, ast.FunctionDef) or self.depth >= MAX_DEPTH:
                 return UNKNOWN
-            return ConditionReader(found.scope, self.depth + 1, self.fuel).evaluate(found.node)
+            if isinstance(found.node, ast.ClassDef):
+                return found
+            return self._inner(found.scope).evaluate(found.node)
         if isinstance(found, GuardSymbol):
             version = versions.version_of_symbol(found.dotted)
             if version is not None:
-                return version
+                return self._known(version)
             return Constant(False) if found.dotted == "typing.TYPE_CHECKING" else found
         return UNKNOWN if found is None else found
+
+    def _known(self, found: object) -> object:
+        """Return the version itself where a release is at hand."""
+        if self.side is None or not isinstance(found, VersionText):
+            return found
+        text = self.side.version_of(found)
+        return UNKNOWN if text is None else versions.known(found, text)
 
     def _on_attribute(self, node: ast.Attribute) -> object:
         if isinstance(node.value, ast.Name):
@@ -227,6 +233,8 @@ class ConditionReader(ValueEvaluator):
 
     def _member(self, base: object, name: str) -> object:
         """Return `base.name`."""
+        if isinstance(base, GuardObject | GuardDefinition):
+            return self._own_member(base, name)
         if isinstance(base, GuardSymbol):
             dotted = f"{base.dotted}.{name}"
             inside = self.scope.symbol(dotted)
@@ -244,11 +252,47 @@ class ConditionReader(ValueEvaluator):
                 return GuardNames(base.access_path.base, parameters=True)
             access_path = None if base.access_path is None else Attribute(base.access_path, name)
             return self._followed(GuardSymbol(dotted, access_path))
-        if isinstance(base, VersionText):
+        if isinstance(base, VersionText | Version | str):
             return versions.attribute(base, name)
-        if isinstance(base, str) and name == "release" and base[:1].isdigit():
-            return tuple(int(part) for part in base.split(".") if part.isdigit())
         return base if isinstance(base, GuardNames) and name in ("parameters", "args", "kwonlyargs") else UNKNOWN
+
+    def _own_member(self, base: GuardDefinition | GuardObject, name: str) -> object:
+        """Return the value of an attribute of a class of the repository, or of an object of it."""
+        owner, made = self._having(base, name)
+        if owner is None or not isinstance(owner.node, ast.ClassDef):
+            return UNKNOWN
+        function = function_in(owner.node, name)
+        if function is not None:
+            is_value = is_decorated(function, "property", "cached_property")
+            return self._followed_call(function, owner.scope, [made], {}) if is_value else UNKNOWN
+        fields, given = fields_of(owner.node), dict(made.named)
+        given.update(zip(fields, made.arguments, strict=False))
+        if name in fields and name in given:
+            return given[name]
+        values = assigned_in(owner.node, name)
+        if len(values) != 1 or self.depth >= MAX_DEPTH:
+            return UNKNOWN
+        value, method = values[0]
+        inner = self._inner(owner.scope)
+        if method is not None:
+            arguments = (made.arguments, dict(made.named)) if method.name == "__init__" else ((), {})
+            inner.env = inner.bound(method, [made, *arguments[0]], arguments[1])
+        return inner.evaluate(value)
+
+    def _having(self, base: GuardDefinition | GuardObject, name: str) -> tuple[GuardDefinition | None, GuardObject]:
+        """Return the class that defines a name, the object's or one that it derives from, and the object."""
+        made = base if isinstance(base, GuardObject) else GuardObject(base)
+        owner = made.made
+        for _ in range(MAX_DEPTH):
+            if not isinstance(owner.node, ast.ClassDef):
+                break
+            if function_in(owner.node, name) or name in fields_of(owner.node) or assigned_in(owner.node, name):
+                return owner, made
+            bases = [self._inner(owner.scope).evaluate(each) for each in owner.node.bases[:1]]
+            if not bases or not isinstance(bases[0], GuardDefinition):
+                break
+            owner = bases[0]
+        return None, made
 
     def _on_subscript(self, node: ast.Subscript) -> object:
         base = self.evaluate(node.value)
@@ -284,7 +328,10 @@ class ConditionReader(ValueEvaluator):
         left, parts = self.evaluate(node.left), []
         for operator, operand in zip(node.ops, node.comparators, strict=True):
             right = self.evaluate(operand)
-            part = as_condition(_compared(left, operator, right))
+            compared = _compared(left, operator, right)
+            if compared is UNKNOWN and self.side is not None:  # the order of texts is what they say
+                compared = compare(operator, left, right)
+            part = as_condition(compared)
             if part is None:
                 return UNKNOWN
             parts.append(part)
@@ -294,7 +341,7 @@ class ConditionReader(ValueEvaluator):
     # ------------------------------------------------------------------------------------------------------- calls
 
     def _on_call(self, node: ast.Call) -> object:
-        if any(isinstance(argument, ast.Starred) for argument in node.args):
+        if self.side is None and any(isinstance(argument, ast.Starred) for argument in node.args):
             return UNKNOWN
         function = node.func
         found: object = UNKNOWN
@@ -305,18 +352,34 @@ class ConditionReader(ValueEvaluator):
         elif isinstance(function, ast.Call):
             found = self.evaluate(function)
         elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-            found = self.scope.find(ast.unparse(function))
+            owner = self.scope.find(function.value.id)
+            is_own = isinstance(owner, GuardDefinition) and isinstance(owner.node, ast.ClassDef)
+            found = UNKNOWN if is_own else self.scope.find(ast.unparse(function))
         if isinstance(found, GuardSkip):
             return found  # put on a function
+        if isinstance(found, GuardDefinition) and isinstance(found.node, ast.ClassDef):
+            arguments, named = self.arguments(node)
+            return GuardObject(found, tuple(arguments), tuple(named.items()))
         if isinstance(found, GuardDefinition) and found.function is not None:
             return self._inlined(found.function, found.scope, node)
         return self._method(function, node) if isinstance(function, ast.Attribute) else super()._on_call(node)
 
     def _method(self, function: ast.Attribute, node: ast.Call) -> object:
         base = self.evaluate(function.value)
+        if isinstance(base, GuardObject | GuardDefinition):
+            owner, made = self._having(base, function.attr)
+            method = function_in(owner.node, function.attr) if owner and isinstance(owner.node, ast.ClassDef) else None
+            if owner is None or method is None:
+                return UNKNOWN
+            arguments, named = self.arguments(node)
+            receiver = [] if is_decorated(method, "staticmethod") else [made]
+            return self._followed_call(method, owner.scope, [*receiver, *arguments], named)
         if isinstance(base, VersionText) or (isinstance(base, str) and function.attr == "contains"):
             return versions.method(base, function.attr, self.arguments(node)[0])
         if isinstance(base, GuardNames):
+            name = self.evaluate(node.args[0]) if node.args else None
+            if function.attr == "get" and isinstance(name, str):
+                return (HasParameter if base.parameters else HasName)(base.of, name)
             return base if function.attr in ("keys", "union") else UNKNOWN
         if isinstance(base, GuardSymbol):
             inside = self.scope.symbol(f"{base.dotted}.{function.attr}")
@@ -346,8 +409,12 @@ class ConditionReader(ValueEvaluator):
         arguments = self.arguments(node)[0]
         if last in ("find_spec", "find_loader") and arguments and isinstance(arguments[0], str):
             return ModuleExists(arguments[0])
-        found = versions.called(dotted, arguments)
-        return self._by_name(last, node) if found is None else found
+        if self.side is not None and dotted.startswith("re.") and len(arguments) > 1:
+            pattern = regular("compile", arguments)
+            known = isinstance(pattern, re.Pattern) and isinstance(arguments[1], str)
+            return getattr(pattern, last)(arguments[1]) if known and last in _SEARCHES else UNKNOWN
+        found = versions.called(dotted, arguments, exactly=self.side is not None)
+        return self._by_name(last, node) if found is None else self._known(found)
 
     def _by_name(self, name: str, node: ast.Call) -> object:
         """Evaluate a call whose name may say what its body does not, or is not at hand to say."""
@@ -364,7 +431,9 @@ class ConditionReader(ValueEvaluator):
         if name in ("dir", "vars") and len(node.args) == 1:
             return self._names(node, parameters=False)
         if name == "map" and len(node.args) == 2:
-            return self.evaluate(node.args[1])
+            items = self.evaluate(node.args[1])
+            convert = BUILTINS.get(dotted_name(node.args[0]))
+            return [convert(each) for each in items] if convert and isinstance(items, list | tuple) else items
         if name == UNSKIPPED:
             return self._unskipped(node.args[0])
         if name == "__version__":  # how `importorskip(minversion=)` is noted
@@ -376,7 +445,8 @@ class ConditionReader(ValueEvaluator):
             if name in ("all", "any") and known and len(known) == len(parts):
                 return all_of(known) if name == "all" else any_of(known)
             return inner if isinstance(inner, (VersionText, GuardNames, *_CONDITIONS)) else super()._on_call(node)
-        return self._by_name(name, node)
+        found = self._by_name(name, node)
+        return super()._on_call(node) if found is UNKNOWN and name in BUILTINS else found
 
     def _unskipped(self, decorator: ast.expr) -> object:
         """When what a decorator stands over is run."""
@@ -391,7 +461,7 @@ class ConditionReader(ValueEvaluator):
         if not (isinstance(base, GuardSymbol) and isinstance(member, str)):
             return UNKNOWN
         if name == "getattr" and member == "__version__":
-            return versions.version_of_symbol(f"{base.dotted}.__version__") or UNKNOWN
+            return self._known(versions.version_of_symbol(f"{base.dotted}.__version__") or UNKNOWN)
         if base.access_path is None or (
             name == "getattr"
             and not (len(node.args) == 3 and isinstance(node.args[2], ast.Constant) and not node.args[2].value)
@@ -419,28 +489,41 @@ class ConditionReader(ValueEvaluator):
         """Follow a call through the body of a small function."""
         if self.depth >= MAX_DEPTH:
             return UNKNOWN
-        inner = ConditionReader(scope, self.depth + 1, self.fuel)
-        result = inner.returned(function, *self.arguments(node)) if _is_small(function) else UNKNOWN
+        result = self._followed_call(function, scope, *self.arguments(node))
         unsure = UNKNOWN in result if isinstance(result, tuple) else result is UNKNOWN
         found = self._by_name(function.name, node) if unsure else UNKNOWN
         return result if found is UNKNOWN else found
 
+    def _followed_call(
+        self, function: ast.FunctionDef, scope: GuardScope, positional: Sequence[object], named: dict[str, object]
+    ) -> object:
+        if self.depth >= MAX_DEPTH or not _is_small(function):
+            return UNKNOWN
+        return self._inner(scope).returned(function, positional, named)
+
     def returned(self, function: ast.FunctionDef, positional: Sequence[object], named: dict[str, object]) -> object:
         """Return what a call with these arguments gives."""
+        result = self._run(function.body, self.bound(function, positional, named))
+        return UNKNOWN if result is _RAISES else result
+
+    def bound(
+        self, function: ast.FunctionDef, positional: Sequence[object], named: dict[str, object]
+    ) -> dict[str, object]:
+        """Return what the parameters of a function hold."""
         bound = dict(named)
         for index, (entry, kind, default) in enumerate(each_parameter(function.args)):
             if kind in POSITIONAL and index < len(positional):
                 bound[entry.arg] = positional[index]
             elif entry.arg not in bound:
                 bound[entry.arg] = UNKNOWN if default is None else self.evaluate(default)
-        result = self._run(function.body, bound)
-        return UNKNOWN if result is _RAISES else result
+        return bound
 
     def _run(self, body: list[ast.stmt], bound: dict[str, object]) -> object:
         self._paths += 1
         if self._paths > MAX_PATHS:
             return UNKNOWN
         self.env = dict(bound)
+        self._values.clear()
         for index, statement in enumerate(body):
             rest = body[index + 1 :]
             if isinstance(statement, ast.Return):
@@ -477,7 +560,7 @@ class ConditionReader(ValueEvaluator):
                 self.env[alias.asname or alias.name] = GuardSymbol(f"{statement.module}.{alias.name}")
             return True
         if isinstance(statement, ast.FunctionDef):
-            self.env[statement.name] = GuardDefinition(statement, _Inside(self.scope, self.env))
+            self.env[statement.name] = GuardDefinition(statement, InnerScope(self.scope, self.env))
             return True
         return isinstance(statement, ast.Expr | ast.Pass | ast.Global | ast.Assert)
 
@@ -497,12 +580,16 @@ class ConditionReader(ValueEvaluator):
 
 
 def _compared(left: object, operator: ast.cmpop, right: object) -> object:
+    if isinstance(left, GuardSymbol) and left.dotted == "sys.version_info" and isinstance(right, tuple):
+        return compare(operator, OLDEST_PYTHON, right) if right <= OLDEST_PYTHON[: len(right)] else UNKNOWN
     if isinstance(operator, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and (right is None or isinstance(right, bool)):
         # `x is None`, `x == True`, where x is a condition (something found or not)
         found = as_condition(left) if isinstance(left, (GuardSymbol, *_CONDITIONS)) else None
         if found is not None:
             same = isinstance(operator, ast.Is | ast.Eq)
             return found if (right is True) is same else negated(found)
+    if isinstance(right, GuardNames) and isinstance(operator, ast.LtE) and isinstance(left, set | frozenset):
+        return all_of([(HasParameter if right.parameters else HasName)(right.of, str(each)) for each in left])
     if isinstance(operator, ast.In | ast.NotIn):
         inside: object = UNKNOWN
         if isinstance(right, GuardNames) and isinstance(left, str):
@@ -531,6 +618,64 @@ def _chosen(test: Condition, then: object, other: object) -> object:
     if sides[0] is None or sides[1] is None or isinstance(then, _CONTAINERS) or isinstance(other, _CONTAINERS):
         return UNKNOWN
     return any_of([all_of([test, sides[0]]), all_of([negated(test), sides[1]])])
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A test as it is written, with its names: see `OpenQuestion`."""
+
+    text: str
+    scope: GuardScope
+
+    def holds(self, side: ReleaseAnswers) -> bool | None:
+        """See `OpenQuestion`."""
+        test = parse_expression(self.text)
+        with contextlib.suppress(OutOfFuel):
+            return (
+                None if test is None else evaluate(ConditionReader(self.scope, side=side).condition(test), side.answer)
+            )
+        return None
+
+    def about(self) -> frozenset[str]:
+        """See `OpenQuestion`; also by what its names stand for."""
+        found: set[str] = set()
+        texts: set[str] = set()
+        noted: list[object] = []
+        asks = False
+        seen: set[int] = set()
+        test = parse_expression(self.text)
+        pending: list[tuple[ast.AST, GuardScope, int]] = [] if test is None else [(test, self.scope, 0)]
+        while pending:
+            node, where, depth = pending.pop()
+            seen.add(id(node))
+            reader = ConditionReader(where, 1)
+            reader.noted = noted
+            parts = [node] if isinstance(node, ast.expr) else []
+            for each in itertools.islice(ast.walk(node), MAX_NODES):
+                if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                    texts.add(each.value)
+                if isinstance(each, ast.stmt):
+                    parts += [part for part in ast.iter_child_nodes(each) if isinstance(part, ast.expr)]
+                if not isinstance(each, ast.Name | ast.Attribute | ast.Call):
+                    continue
+                name = dotted_name(each)
+                asks = asks or name.rpartition(".")[2] in PROBES
+                inner = where.find(name) if name.count(".") < 2 else None
+                inner = inner.made if isinstance(inner, GuardObject) else inner
+                if isinstance(inner, GuardDefinition) and depth < MAX_DEPTH and id(inner.node) not in seen:
+                    pending.append((inner.node, inner.scope, depth + 1))
+            with contextlib.suppress(OutOfFuel):
+                for part in parts:
+                    reader.evaluate(part)
+        for value in noted:
+            if isinstance(value, VersionText | CompareVersion):
+                found.add(value.subject)
+            elif isinstance(value, GuardNames | HasName | HasParameter):
+                asks = True
+                found.add(spelled(value.of if isinstance(value, GuardNames) else value.base).rpartition(".")[2])
+            elif isinstance(value, Undecided) and value.question is not None:
+                found |= value.question.about()
+        return frozenset(found | texts if asks else found) - {""}
 
 
 @functools.lru_cache(maxsize=2_000)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from packaging.version import InvalidVersion, Version
 
@@ -71,6 +71,44 @@ class ModuleExists(Symbolic):
     dotted: str
 
 
+class ReleaseAnswers(Protocol):
+    """What one release says."""
+
+    def answer(self, probe: Probe) -> bool | None:
+        """Answer a question about it; None where it does not say."""
+        ...
+
+    def version_of(self, asked: VersionedSubject) -> str | None:
+        """Return the version of a package, if it is known."""
+        ...
+
+
+class VersionedSubject(Protocol):
+    """Whose version is meant."""
+
+    @property
+    def source(self) -> VersionSource:
+        """How it is named."""
+        ...
+
+    @property
+    def subject(self) -> str:
+        """Its name."""
+        ...
+
+
+class OpenQuestion(Protocol):
+    """A test that was not read, and is when somebody asks."""
+
+    def about(self) -> frozenset[str]:
+        """Return packages whose version it looks at, and names that it asks for: it may guard their uses."""
+        ...
+
+    def holds(self, side: ReleaseAnswers) -> bool | None:
+        """Whether it holds in a release."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Constant(Symbolic):
     """A condition with a known value: TYPE_CHECKING is `Constant(False)`."""
@@ -80,9 +118,11 @@ class Constant(Symbolic):
 
 @dataclass(frozen=True, slots=True)
 class Undecided(Symbolic):
-    """A condition about something else; `text` is its source, shortened."""
+    """A condition about something else, or one that was not read yet; `text` is its source, shortened."""
 
     text: str
+    question: OpenQuestion | None = field(default=None, compare=False, repr=False)
+    """Asked only where much depends on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +146,8 @@ class AnyOf(Symbolic):
     conditions: tuple[Condition, ...]
 
 
-Condition = CompareVersion | HasName | HasParameter | ModuleExists | Constant | Undecided | Not | AllOf | AnyOf
-Probe = CompareVersion | HasName | HasParameter | ModuleExists
+Probe = CompareVersion | HasName | HasParameter | ModuleExists | Undecided
+Condition = Probe | Constant | Not | AllOf | AnyOf
 TRUE, FALSE = Constant(True), Constant(False)
 
 
@@ -138,7 +178,7 @@ def any_of(conditions: list[Condition]) -> Condition:
     return AnyOf(tuple(kept)) if kept else FALSE
 
 
-def simple_parts(condition: Condition) -> Iterator[Probe | Constant | Undecided]:
+def simple_parts(condition: Condition) -> Iterator[Probe | Constant]:
     """Yield what a condition is made of."""
     match condition:
         case Not(inner):
@@ -160,10 +200,10 @@ def is_decided(condition: Condition) -> bool:
     return not any(isinstance(part, Undecided) for part in simple_parts(condition))
 
 
-def undecided(text: str) -> Undecided:
+def undecided(text: str, question: OpenQuestion | None = None) -> Undecided:
     """Make a condition about something else."""
     shown = " ".join(text.split())
-    return Undecided(shown if len(shown) <= 80 else f"{shown[:79]}…")
+    return Undecided(shown if len(shown) <= 80 else f"{shown[:79]}…", question)
 
 
 def evaluate(condition: Condition, answer: Callable[[Probe], bool | None]) -> bool | None:
@@ -171,8 +211,6 @@ def evaluate(condition: Condition, answer: Callable[[Probe], bool | None]) -> bo
     match condition:
         case Constant(value):
             return value
-        case Undecided():
-            return None
         case Not(inner):
             found = evaluate(inner, answer)
             return None if found is None else not found

@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from packaging.version import InvalidVersion, Version
+
 from tooling.python.conditions import CompareVersion, Condition, ModuleExists, VersionSource, all_of, any_of
 from tooling.python.operations import UNKNOWN, Symbolic, compare, concrete
 
@@ -29,6 +31,7 @@ _VERSION_NAMES = frozenset(
     {"__version__", "__version_info__", "__version_tuple__", "VERSION", "version_info", "version_tuple"}
 )
 _NUMBERS = ("major", "minor", "micro")
+_PARTS = frozenset({*_NUMBERS, "base_version", "epoch", "is_prerelease", "local", "post", "pre", "public", "release"})
 _MOST_PARTS = 4
 _HELPER = re.compile(r"is_(\w+?)_(available|version|greater_or_equal_than|greater_or_equal|greater_than)")
 _AVAILABILITY = re.compile(r"_?is_(?:package|module)_available")
@@ -57,8 +60,20 @@ def version_of_symbol(dotted: str) -> VersionText | None:
     return VersionText(VersionSource.MODULE, base, text=last == "__version__")
 
 
-def called(dotted: str, arguments: Sequence[object]) -> object:
-    """Return what a function of a library gives when it is about versions; None for others."""
+def known(value: VersionText, text: str) -> object:
+    """Return a version as the code gets it, where it is known: as text, as numbers, or as an object."""
+    if value.text:
+        return text
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        return UNKNOWN
+    return version.release if value.source is VersionSource.MODULE else version
+
+
+def called(dotted: str, arguments: Sequence[object], *, exactly: bool = False) -> object:
+    """Return what a function of a library gives when it is about versions; None for others. exactly: a Version, where
+    else its text will do."""
     last = dotted.rpartition(".")[2]
     first = arguments[0] if arguments else UNKNOWN
     if last in ("version", "get_distribution", "distribution") and dotted.startswith(
@@ -70,6 +85,8 @@ def called(dotted: str, arguments: Sequence[object]) -> object:
             else UNKNOWN
         )
     if last in _PARSERS and (isinstance(first, VersionText) or concrete(first)):
+        if exactly and isinstance(first, str):
+            return Version(first)
         return replace(first, text=False) if isinstance(first, VersionText) else first
     if dotted.startswith("operator.") and last in _BY_FUNCTION and len(arguments) == 2:
         return compared(arguments[0], _BY_FUNCTION[last](), arguments[1])
@@ -113,8 +130,13 @@ def availability(name: str, arguments: Sequence[object], named: Mapping[str, obj
     return exists
 
 
-def attribute(value: VersionText, name: str) -> object:
+def attribute(value: VersionText | Version | str, name: str) -> object:
     """`version.major`, `.minor`, `.release`, `.base_version`."""
+    if isinstance(value, str):
+        numbers = [int(part) for part in value.split(".") if part.isdigit()]
+        return tuple(numbers) if name == "release" and value[:1].isdigit() else UNKNOWN
+    if isinstance(value, Version):
+        return str(value) if name == "version" else getattr(value, name) if name in _PARTS else UNKNOWN
     if name in _NUMBERS:
         return _number(value, _NUMBERS.index(name))
     return value if name in ("release", "base_version", "public", "version", "__version__") else UNKNOWN
@@ -164,7 +186,7 @@ def method(value: VersionText | str, name: str, arguments: Sequence[object]) -> 
     if name in ("split", "partition") and first in ("+", "-", "rc", "a", "b", ".dev", "dev"):
         return replace(value, parts=-1)  # only its first piece is a version
     if name in ("strip", "lstrip", "rstrip", "replace", "removeprefix"):
-        return value
+        return UNKNOWN if name == "replace" and first == "." else value
     return replace(value, text=False) if name in ("split", "partition", "parse") else UNKNOWN
 
 

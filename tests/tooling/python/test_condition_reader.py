@@ -7,6 +7,7 @@ import pytest
 from tooling.python.access_paths import Name
 from tooling.python.condition_reader import GuardDefinition, GuardSymbol, read_condition
 from tooling.python.conditions import AllOf, CompareVersion, Constant, HasName, Not, Undecided, VersionSource
+from tooling.python.operations import Fuel
 
 
 class ModuleScope:
@@ -79,3 +80,14 @@ def new():
     return there
 """
     assert read("new()", source) == HasName(Name("pkg"), "f")
+
+
+def test_a_test_of_many_parts_takes_steps_in_proportion(monkeypatch):
+    steps, test = [], "f()"
+    monkeypatch.setattr(Fuel, "burn", lambda _fuel: steps.append(1))
+    for _ in range(12):
+        test = f"f((not ({test}) and g()) or (1 if h(1) == 2 else 2), size=g(4))"
+    found = read(test)
+    assert isinstance(found, Undecided)
+    assert found.question.about() == frozenset()
+    assert len(steps) < 1_000 * test.count("size")

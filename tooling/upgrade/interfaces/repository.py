@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.python.condition_reader import GuardDefinition, GuardSymbol, read_condition
+from tooling.python.condition_reader import read_condition
 from tooling.python.conditions import CompareVersion, Condition, Not, answer_by_version, describe, evaluate
+from tooling.python.guard_values import GuardDefinition, GuardSymbol
 from tooling.python.module import Module
 from tooling.python.source import dotted_name, module_name, parsed
 from tooling.upgrade.declarations.find import repository_files

@@ -73,6 +73,8 @@ class ClassFacts:
     """Where each annotated name stands."""
     methods: dict[str, str] = field(default_factory=dict)
     """Name to qualified name; only the last definition counts."""
+    line: int = 0
+    end_line: int = 0
 
 
 @dataclass(slots=True)

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from tooling.python.access_paths import Attribute, root_of
+from tooling.python.access_paths import Attribute, root_of, roots_of, spelled
 from tooling.python.conditions import (
     CompareVersion,
     HasName,
     ModuleExists,
+    Undecided,
     VersionSource,
     all_hold,
     answer_by_version,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
-    from tooling.python.conditions import Condition, Probe
+    from tooling.python.conditions import Condition, Probe, VersionedSubject
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import DeadGuard, TryPart, Use
     from tooling.upgrade.verdicts.comparison import Alternatives, JudgeContext, ReleasePair, UseProblem
@@ -91,6 +92,27 @@ def rule(problem: UseProblem, use: Use, context: JudgeContext) -> Ruling:
             continue
         return Ruling(_masked(problem, use, alternatives), guard)
     return Ruling(problem, guard)
+
+
+def hedged(problem: UseProblem, use: Use, pairs: Sequence[ReleasePair]) -> UseProblem:
+    """A problem under a condition that may keep the new version from it: one that holds on the old version and is
+    open on the new one, or that cannot be read and looks at the version or asks for the name."""
+    if problem.severity is not AuditSeverity.BREAKING:
+        return problem
+    old, new = old_side(pairs), new_side(pairs)
+    roots = set(roots_of(use.target))
+    own = roots | {problem.parameter, *spelled(use.target).split(".")[-1:]}
+    own |= {canonicalize_name(pair.distribution) for pair in pairs if any(map(pair.owns, roots))}
+    own.add(use.target.name if isinstance(use.target, Attribute) else "")
+    for condition in use.conditions:
+        if evaluate(condition, new.work_out) is not None:
+            continue
+        parts = (part.question for part in simple_parts(condition) if isinstance(part, Undecided))
+        unread = {each for part in parts if part is not None for each in part.about()}
+        if evaluate(condition, old.work_out) is True or unread & (own - {""}):
+            message = f"{problem.message}, unless `{describe(condition)}` keeps the new version from it"
+            return replace(problem, severity=AuditSeverity.WARNING, message=message, fixable=False)
+    return problem
 
 
 def _masked(problem: UseProblem, use: Use, alternatives: Alternatives) -> UseProblem | None:
@@ -185,12 +207,12 @@ class ReleaseSide:
         """The release that holds a dotted name."""
         return next((release for _name, release in self.releases if release.owns(dotted)), None)
 
-    def version_of(self, condition: CompareVersion) -> str | None:
+    def version_of(self, asked: VersionedSubject) -> str | None:
         """Version that a condition asks for; None if that distribution does not change here."""
-        if condition.source is VersionSource.MODULE:
-            release = self.holding(condition.subject)
+        if asked.source is VersionSource.MODULE:
+            release = self.holding(asked.subject)
             return release.source.origin.version if release is not None else None
-        wanted = canonicalize_name(condition.subject)
+        wanted = canonicalize_name(asked.subject)
         for name, release in self.releases:
             if canonicalize_name(name) == wanted:
                 return release.source.origin.version
@@ -203,8 +225,8 @@ class ReleaseSide:
             if probe.by_letter and self._compares_itself(probe.subject):
                 probe = replace(probe, by_letter=False)
             return None if version is None else compare_versions(version, probe)
-        if isinstance(probe, ModuleExists):
-            return self._has_module(probe.dotted)
+        if isinstance(probe, ModuleExists | Undecided):
+            return self._has_module(probe.dotted) if isinstance(probe, ModuleExists) else None
         root = root_of(probe.base)
         release = self.holding(root) if root else None
         if release is None:
@@ -221,6 +243,12 @@ class ReleaseSide:
         if isinstance(signature, Open) or not signature.exact:
             return None
         return any(parameter.name == probe.name for parameter in signature.parameters)
+
+    def work_out(self, probe: Probe) -> bool | None:
+        """Like `answer`; what was not read is read now."""
+        if isinstance(probe, Undecided) and probe.question is not None:
+            return probe.question.holds(self)
+        return self.answer(probe)
 
     def _compares_itself(self, subject: str) -> bool:
         """Whether a package's version is an object of its own, no plain text: `TorchVersion("2.10")`."""
@@ -249,6 +277,7 @@ def new_side(pairs: Iterable[ReleasePair]) -> ReleaseSide:
     return ReleaseSide([(pair.distribution, pair.new) for pair in pairs])
 
 
-def reachable(conditions: Iterable[Condition], side: ReleaseSide) -> bool | None:
-    """Whether all conditions hold."""
-    return all_hold(evaluate(condition, side.answer) for condition in conditions)
+def reachable(conditions: Iterable[Condition], side: ReleaseSide, *, fully: bool = False) -> bool | None:
+    """Whether all conditions hold. fully: also those that are read only if much depends on it."""
+    answer = side.work_out if fully else side.answer
+    return all_hold(evaluate(condition, answer) for condition in conditions)

@@ -11,7 +11,7 @@ from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts import callbacks, calls, deprecations, kinds, overrides, presence, returns
 from tooling.upgrade.verdicts.comparison import ReleasePair, UseProblem, evidence_of_absence
-from tooling.upgrade.verdicts.guards import new_side, old_side, reachable, rule
+from tooling.upgrade.verdicts.guards import hedged, new_side, old_side, reachable, rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,9 +53,16 @@ def judge(case: JudgedUse) -> list[AuditFinding]:
         return []
     was_reached = reachable(use.conditions, old_side(pairs)) is not False
     found = list(problems(case)) if was_reached else list(_new_path(case, pairs))
+    if use.conditions and any(problem.severity is AuditSeverity.BREAKING for problem in found):
+        if reachable(use.conditions, new_side(pairs), fully=True) is False:
+            return []
+        if was_reached and reachable(use.conditions, old_side(pairs), fully=True) is False:
+            found = list(_new_path(case, pairs))
     findings = []
     for problem in found:
-        ruling = rule(_certain(problem, use), use, context)
+        of_import = use.action is not Action.IMPORT and problem.kind in _ABSENT and imported_name(use)
+        certain = _certain(problem, use)  # what is imported fails at its import, whatever guards its uses
+        ruling = rule(certain if of_import else hedged(certain, use, pairs), use, context)
         if ruling.problem is not None:
             findings.append(_finding(ruling.problem, use, context, ruling.guard))
     return findings

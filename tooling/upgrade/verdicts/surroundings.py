@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -121,7 +122,8 @@ class Surroundings:
                 if each.place.path == use.place.path
                 else "test" not in each.place.path or each.place.path.endswith("conftest.py")
             )
-            and each.symbol_text.endswith(f".{dotted.rpartition('.')[2]}")  # not `patch.object(Tensor, "old")`
+            and each.symbol_text.endswith((f".{dotted.rpartition('.')[2]}", ")"))
+            and not re.match(r"[\w.]*(patch|monkeypatch)\b", each.symbol_text)  # for a while
             and isinstance(each.target.base if isinstance(each.target, Attribute) else each.target, Name)
             and reachable(each.conditions, new_side(self._pairs)) is not False
             for each in self._assigned[dotted]

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import ast
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Name, SuperOf
-from tooling.python.condition_reader import GuardDefinition, GuardSymbol, read_condition
+from tooling.python.condition_reader import Unread, read_condition
 from tooling.python.conditions import Condition, HasName, ModuleExists, Not, all_of, undecided
+from tooling.python.guard_values import GuardDefinition, GuardObject, GuardSymbol
 from tooling.python.operations import UNKNOWN
 from tooling.python.source import alone, definition, parse_expression
 from tooling.upgrade.usage.facts import NONE, FileFacts
-from tooling.upgrade.usage.link.classes import LinkedModule, Ours, OwnClass, Super
+from tooling.upgrade.usage.link.classes import LinkedModule, Ours, OwnClass, OwnInstance, Super
 from tooling.upgrade.usage.link.telling import is_telling
 
 if TYPE_CHECKING:
-    from tooling.python.condition_reader import GuardScope
+    from tooling.python.conditions import ReleaseAnswers
+    from tooling.python.guard_values import GuardScope
+    from tooling.upgrade.usage.link.classes import Value
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import FactsStore
 
@@ -51,11 +54,9 @@ class FileScope:
             rows = [row for row in rows if row[0] != NONE] or rows
         number, _, span = rows[-1] if len(rows) > 1 and rows[-1][1] == 0 else rows[0]
         found = self.row(number)
-        if found is not None and not (isinstance(found, GuardSymbol) and not found.dotted):
-            return found
         text = "" if span is None else self._store.text(self._path, span)
-        if found is not None and not is_telling(text):
-            return found  # something of a package, to be asked for its names
+        if found is not None and not _is_told_by(text, found):
+            return found
         node = parse_expression(text) if text else None
         return (None if node is None else GuardDefinition(node, self)) or found or UNKNOWN
 
@@ -63,7 +64,7 @@ class FileScope:
         """`Versions.up`, where Versions is a class that another file defines, and methods of one of this file."""
         first, _, last = name.partition(".")
         if first in facts.classes:
-            return self._function(facts.classes[first].methods.get(last, ""), facts)
+            return self.definition(facts.classes[first].methods.get(last, ""))
         rows = facts.bindings.get(first, ())
         row = facts.nodes[rows[0][0]] if len(rows) == 1 else ("unknown",)
         if row[0] not in ("name", "relative") or "." in last:
@@ -89,6 +90,8 @@ class FileScope:
         """What a value of the file is to a condition."""
         facts = self._store.facts(self._path)
         row = facts.nodes[number]
+        if row[0] == "own":
+            return self.definition(row[1])
         if row[0] in ("import", "name"):
             package = self._link.package_of(row[1])
             inside = None if package else self._located(self._store.checkout.find(self._path, row[1]))
@@ -100,20 +103,26 @@ class FileScope:
             return self._located(found) or GuardSymbol("." * row[1] + row[2])
         if row[0] == "global":
             return self.find(row[1])
-        if row[0] == "own" and row[1] in facts.functions:
-            return self._function(row[1], facts)
         alternatives = self._link.value(self._path, number)
-        if len(alternatives) == 1 and isinstance(alternatives[0].value, Ours):
-            return GuardSymbol("", alternatives[0].value.access_path)
-        if len(alternatives) == 1 and isinstance(alternatives[0].value, Super):
-            held = alternatives[0].value
+        return self._value(alternatives[0].value) if len(alternatives) == 1 else None
+
+    def _value(self, held: Value) -> object:
+        if isinstance(held, Ours):
+            return GuardSymbol("", held.access_path)
+        if isinstance(held, OwnClass | OwnInstance):
+            made = FileScope(self._link, self._store, held.path).definition(held.qualname)
+            return GuardObject(made) if made is not None and isinstance(held, OwnInstance) else made
+        if isinstance(held, Super):
             bases = self._link.lineage(OwnClass(held.path, held.qualname)).ours
             return GuardSymbol("", SuperOf(tuple(bases))) if bases else None
         return None
 
-    def _function(self, qualname: str, facts: FileFacts) -> object:
-        text = self._link.telling.function(self._path, facts.functions[qualname]) if qualname else ""
-        node = _parsed_function(text) if text else None
+    def definition(self, qualname: str) -> GuardDefinition | None:
+        """A function or class of the file that is short enough to be followed."""
+        facts = self._store.facts(self._path)
+        own = facts.functions.get(qualname) or facts.classes.get(qualname)
+        text = self._link.telling.function(self._path, own) if own is not None else ""
+        node = _parsed_definition(text) if text else None
         return None if node is None else GuardDefinition(node, self)
 
     # --------------------------------------------------------------------------------------------------------- flags
@@ -126,7 +135,7 @@ class FileScope:
             text = "None" if number == NONE else self._store.text(self._path, span) if span is not None else ""
             last = facts.attempts[attempts[-1]] if attempts else None
             if last is not None and last[1] == "body" and text not in ("False", "None"):
-                body, kept = last[0], number
+                body, kept = last[0], None if text == "True" else number
             elif text in ("False", "None"):
                 fallback = True
         if body is None or not fallback:
@@ -144,6 +153,7 @@ class FileScope:
     def _exists(self, facts: FileFacts, attempt: int, kept: int | None) -> object:
         """The imports of an attempt's body, as a condition."""
         conditions: list[Condition] = []
+        names: set[str] = set()
         for action, _, target, context, _ in facts.uses:
             tried = [
                 facts.attempts[one]
@@ -152,17 +162,28 @@ class FileScope:
             ]
             asks = action == "import" or (action == "read" and any(_LOOKUPS.intersection(one[2]) for one in tried))
             row = facts.nodes[target]
-            if not tried or not asks or row[0] not in ("import", "name") or not self._link.package_of(row[1]):
+            if not tried or row[0] not in ("import", "name") or not self._link.package_of(row[1]):
                 continue
             base, _, last = row[1].rpartition(".")
+            names.add(last)
+            if not asks:
+                continue
             is_module = row[0] == "import" and action == "import"
             conditions.append(ModuleExists(row[1]) if is_module or not base else HasName(Name(base), last))
-        if not conditions:
-            return UNKNOWN
+        if not conditions:  # something else is tried: a call, or a search for a module that may be read by itself
+            return undecided("an attempt works", _AttemptWorks(names)) if names else UNKNOWN if kept is None else None
         symbol = self.row(kept) if kept is not None else None
         if isinstance(symbol, GuardSymbol):
             return GuardSymbol(symbol.dotted, symbol.access_path, all_of(conditions))
         return all_of(conditions)
+
+
+def _is_told_by(text: str, found: object) -> bool:
+    """Whether the expression that a name was bound to says more of it than its class does; `job = jobs.get()` is
+    something of a package, to be asked for its names."""
+    if isinstance(found, GuardObject):
+        return bool(text)
+    return isinstance(found, GuardSymbol) and not found.dotted and is_telling(text)
 
 
 class TestScope:
@@ -182,10 +203,8 @@ class TestScope:
         found = self._file.row(row[1]) if row[1] > NONE else None
         if isinstance(found, GuardDefinition) and row[3]:
             return replace(found, scope=TestScope(row[3], self._file))  # a method: what is kept on its self
-        if found is not None and not (isinstance(found, GuardSymbol) and not found.dotted and row[2]):
+        if found is not None and not _is_told_by(row[2], found):
             return found
-        if found is not None and not is_telling(row[2]):
-            return found  # `job = jobs.get()`: something of a package, to be asked for its names
         node = parse_expression(row[2]) if row[2] else None
         return UNKNOWN if node is None else GuardDefinition(node, TestScope(row[3], self._file))
 
@@ -194,19 +213,33 @@ class TestScope:
         return self._file.symbol(dotted)
 
 
+@dataclass(frozen=True, slots=True)
+class _AttemptWorks:
+    """Whether an attempt worked, in which more is tried than an import."""
+
+    names: set[str]
+
+    def about(self) -> frozenset[str]:
+        """See `OpenQuestion`."""
+        return frozenset(self.names)
+
+    def holds(self, _side: ReleaseAnswers) -> None:
+        """See `OpenQuestion`."""
+
+
 def linked_condition(link: Resolver, store: FactsStore, path: str, number: int) -> Condition:
     """A test of a file as a condition."""
     text, rows, _ = store.facts(path).tests[number]
+    scope: GuardScope = TestScope(rows, FileScope(link, store, path))
     telling = text[:1].isdigit() or text.startswith(("True", "False", "None")) or link.telling.in_text(path, text, rows)
     node = parse_expression(text) if telling else None
-    if node is None:
-        plain = text.startswith("not ") and " and " not in text and " or " not in text
-        return Not(undecided(text[4:])) if plain else undecided(text)
-    scope: GuardScope = TestScope(rows, FileScope(link, store, path))
-    return read_condition(node, scope)
+    if node is not None:
+        return read_condition(node, scope)
+    plain = text.startswith("not ") and " and " not in text and " or " not in text
+    return Not(undecided(text[4:], Unread(text[4:], scope))) if plain else undecided(text, Unread(text, scope))
 
 
 @functools.lru_cache(maxsize=2_000)
-def _parsed_function(text: str) -> ast.FunctionDef | None:
+def _parsed_definition(text: str) -> ast.FunctionDef | ast.ClassDef | None:
     node = definition(alone(text))
-    return node if isinstance(node, ast.FunctionDef) else None
+    return node if isinstance(node, ast.FunctionDef | ast.ClassDef) else None

@@ -239,7 +239,7 @@ class DefinitionReader:
             conditions.extend(self.skip_condition(decorator))
         qualname = self._qualname(node.name, self.walk.facts.classes)
         bases = self._bases(node, qualname)
-        facts = ClassFacts(bases)
+        facts = ClassFacts(bases, line=node.lineno, end_line=node.end_lineno or node.lineno)
         self.walk.facts.classes[qualname] = facts
         self.walk.bind(node.name, self.walk.node("own", qualname))
         outer = self.walk.frame

@@ -230,6 +230,10 @@ class ExpressionReader:
         """Use what a condition tells about types."""
         for key, classes in narrowed(test, holds):
             kinds = [self.annotations.chain(entry) for entry in classes]
+            own = [isinstance(entry, ast.Name) and self.walk.is_builtin(entry.id) for entry in classes]
+            if all(own) and key in self.walk.frame.values:  # `if isinstance(x, list)`: nothing of a package
+                self.walk.narrowings.setdefault(key, self.walk.frame.values[key])
+                self.walk.frame.values[key] = UNKNOWN
             if all(kinds) and any(self.walk.hot[kind] for kind in kinds):
                 self.walk.narrowings.setdefault(key, self.walk.frame.values.get(key))
                 self.walk.frame.values[key] = self.walk.either(self.walk.step("instance", kind) for kind in kinds)

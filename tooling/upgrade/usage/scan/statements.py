@@ -167,8 +167,6 @@ class StatementReader:
             self.walk.emit("unpack", target if origin is None else origin, value, count=len(target.elts))
         elif self.walk.facts.nodes[value][0] not in ("tuple", "list"):
             self.walk.emit("iterate", target if origin is None else origin, value, awaited=False)
-        if origin is not None and not _OF_VERSIONS.search(self.walk.text(origin)):
-            origin = None
         for index, element in enumerate(target.elts):
             if isinstance(element, ast.Starred):
                 self.assign(element.value, self.walk.step("list", self.walk.iterated(value)))
@@ -555,20 +553,14 @@ class StatementReader:
         """Note the uses in a pattern and bind its names; the condition it stands for, 0 if it says nothing."""
         for inner in ast.walk(pattern):
             if isinstance(inner, ast.MatchAs | ast.MatchStar) and inner.name:
-                self.walk.bind(inner.name, UNKNOWN)
+                self.walk.bind(inner.name, UNKNOWN, subject if inner is pattern else None)
             elif isinstance(inner, ast.MatchClass):
                 self.walk.emit("isinstance", inner.cls, self.expressions.expression(inner.cls, read=False))
             elif isinstance(inner, ast.MatchValue):
                 self.expressions.expression(inner.value)
-        if isinstance(pattern, ast.MatchValue):
-            return self.walk.test_text(f"({shown}) == {self.walk.text(pattern.value)}", subject) + 1
-        if isinstance(pattern, ast.MatchSequence) and any(
-            isinstance(each, ast.MatchStar) for each in pattern.patterns[-1:]
-        ):
-            values = [each.value for each in pattern.patterns if isinstance(each, ast.MatchValue)]
-            if values and len(values) == len(pattern.patterns) - 1:  # `["4", *_]`: the first elements are compared
-                texts = [f"({shown})[{number}] == {self.walk.text(value)}" for number, value in enumerate(values)]
-                return self.walk.test_text(" and ".join(texts), subject) + 1
+        text = self._compared(pattern, f"({shown})")
+        if text:
+            return self.walk.test_text(text, subject) + 1
         bare = pattern.pattern if isinstance(pattern, ast.MatchAs) and pattern.pattern is not None else pattern
         if isinstance(bare, ast.MatchClass):
             held = self.walk.step("instance", self.annotations.chain(bare.cls))
@@ -576,6 +568,28 @@ class StatementReader:
                 if name and held:
                     self.walk.frame.values[name] = held
         return 0
+
+    def _compared(self, pattern: ast.pattern, shown: str) -> str:
+        """A pattern of values as a comparison: `["4", *_]` compares the first element; "" for others."""
+        if isinstance(pattern, ast.MatchValue):
+            return f"{shown} == {self.walk.text(pattern.value)}"
+        if isinstance(pattern, ast.MatchSingleton):
+            return f"{shown} is {pattern.value}"
+        if isinstance(pattern, ast.MatchAs) and pattern.pattern is not None:
+            return self._compared(pattern.pattern, shown)
+        if isinstance(pattern, ast.MatchOr):
+            texts = [self._compared(each, shown) for each in pattern.patterns]
+            return " or ".join(texts) if all(texts) else ""
+        parts = pattern.patterns if isinstance(pattern, ast.MatchSequence) else []
+        ends = isinstance(parts[-1], ast.MatchStar) if parts else True
+        fixed = [each for each in parts if not isinstance(each, ast.MatchStar)]
+        free = [each for each in fixed if isinstance(each, ast.MatchAs) and each.pattern is None]
+        texts = [
+            f"({text})" for number, each in enumerate(fixed) if (text := self._compared(each, f"{shown}[{number}]"))
+        ]
+        if not texts or len(texts) + len(free) < len(fixed) or len(fixed) + ends < len(parts):
+            return ""
+        return " and ".join(texts if ends else [f"len({shown}) == {len(fixed)}", *texts])
 
 
 def is_type_checking(test: ast.expr) -> bool:
