@@ -357,6 +357,10 @@ class ConditionReader(ValueEvaluator):
             found = UNKNOWN if is_own else self.scope.find(ast.unparse(function))
         if isinstance(found, GuardSkip):
             return found  # put on a function
+        if isinstance(found, GuardDefinition) and not isinstance(
+            found.node, ast.FunctionDef | ast.ClassDef | ast.Lambda
+        ):
+            found = self._followed(found)
         if isinstance(found, GuardDefinition) and isinstance(found.node, ast.ClassDef):
             arguments, named = self.arguments(node)
             return GuardObject(found, tuple(arguments), tuple(named.items()))
@@ -407,6 +411,10 @@ class ConditionReader(ValueEvaluator):
             test = self.condition(node.args[0])
             return GuardSkip(test if SKIPS[dotted] > 0 else negated(test))
         arguments = self.arguments(node)[0]
+        if dotted == "collections.namedtuple" and len(arguments) == 2:
+            names = arguments[1].replace(",", " ").split() if isinstance(arguments[1], str) else arguments[1]
+            fields: list[ast.stmt] = [ast.AnnAssign(ast.Name(each), ast.Name("object"), None, 1) for each in names]
+            return GuardDefinition(ast.ClassDef(str(arguments[0]), [], [], fields, []), self.scope)
         if last in ("find_spec", "find_loader") and arguments and isinstance(arguments[0], str):
             return ModuleExists(arguments[0])
         if self.side is not None and dotted.startswith("re.") and len(arguments) > 1:
@@ -528,8 +536,8 @@ class ConditionReader(ValueEvaluator):
             rest = body[index + 1 :]
             if isinstance(statement, ast.Return):
                 return None if statement.value is None else self.evaluate(statement.value)
-            if isinstance(statement, ast.Raise):
-                return _RAISES
+            if skips(statement) or isinstance(statement, ast.Raise):
+                return GuardSkip(FALSE) if skips(statement) else _RAISES
             if isinstance(statement, ast.If):
                 test, before = self.condition(statement.test), self.env
                 if isinstance(test, Constant):
@@ -603,6 +611,14 @@ def _compared(left: object, operator: ast.cmpop, right: object) -> object:
         found = as_condition(inside)
         return UNKNOWN if found is None else negated(found) if isinstance(operator, ast.NotIn) else found
     return versions.compared(left, operator, right)
+
+
+def skips(node: ast.stmt) -> bool:
+    """`raise unittest.SkipTest("...")`, `self.skipTest("...")`, `pytest.skip("...")`."""
+    value = node.exc if isinstance(node, ast.Raise) else getattr(node, "value", None)
+    function = value.func if isinstance(value, ast.Call) else value
+    name = dotted_name(function) if isinstance(function, ast.Name | ast.Attribute) else ""
+    return name.rpartition(".")[2] in ("SkipTest", "skipTest") or name == "pytest.skip"
 
 
 def _chosen(test: Condition, then: object, other: object) -> object:

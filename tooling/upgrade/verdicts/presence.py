@@ -48,11 +48,15 @@ if TYPE_CHECKING:
 
 
 def lost_patches(case: JudgedUse) -> Iterator[UseProblem]:
-    """The patched name is gone. On an instance the assignment may be of the repository's own making: a warning."""
-    for problem in absences(case):
+    """The patched name is gone. On an instance the assignment may be of the repository's own making: a warning. What
+    is put into `sys.modules` is a module from then on."""
+    for problem in absences(case) if _OF_MODULES.match(case.use.symbol_text) is None else ():
         on_instance = isinstance(case.use.target, Attribute) and isinstance(case.use.target.base, Called | InstanceOf)
         severity = AuditSeverity.WARNING if on_instance else problem.severity
         yield replace(problem, severity=severity, fixable=False)
+
+
+_OF_MODULES = re.compile(r"(?:sys\.)?modules\b")
 
 
 def misfitting_patches(case: JudgedUse) -> Iterator[UseProblem]:

@@ -118,11 +118,11 @@ class Surroundings:
         patches for a while, or a function for whoever calls it, is not there for others."""
         return any(
             (
-                each.place.line < use.place.line
+                (each.place.line < use.place.line or use.action is Action.STRING)
                 if each.place.path == use.place.path
                 else "test" not in each.place.path or each.place.path.endswith("conftest.py")
             )
-            and each.symbol_text.endswith((f".{dotted.rpartition('.')[2]}", ")"))
+            and each.symbol_text.endswith((f".{dotted.rpartition('.')[2]}", ")", "]"))
             and not re.match(r"[\w.]*(patch|monkeypatch)\b", each.symbol_text)  # for a while
             and isinstance(each.target.base if isinstance(each.target, Attribute) else each.target, Name)
             and reachable(each.conditions, new_side(self._pairs)) is not False

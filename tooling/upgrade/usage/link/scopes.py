@@ -106,7 +106,7 @@ class FileScope:
         alternatives = self._link.value(self._path, number)
         return self._value(alternatives[0].value) if len(alternatives) == 1 else None
 
-    def _value(self, held: Value) -> object:
+    def _value(self, held: Value | None) -> object:
         if isinstance(held, Ours):
             return GuardSymbol("", held.access_path)
         if isinstance(held, OwnClass | OwnInstance):

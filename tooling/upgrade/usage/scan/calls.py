@@ -541,6 +541,13 @@ def _taken(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return found
 
 
+def _module_put(calls: CallReader, node: ast.Call, _target: int) -> int:
+    """`sys.modules.setdefault("a.b", fake)`."""
+    if node.args and (made := constant_name(node.args[0])):
+        calls.walk.emit("assign", node, calls.walk.node("import", made))
+    return UNKNOWN
+
+
 def _view(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`.values()`, `.items()`, `.get()` of dicts whose content is known by display or annotation."""
     assert isinstance(node.func, ast.Attribute)
@@ -618,6 +625,7 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "importlib.util.find_spec": _find_spec,
     "typing.cast": _cast,
     "typing_extensions.cast": _cast,
+    "sys.modules.setdefault": _module_put,
     "copy.copy": _same,
     "copy.replace": _replaced,
     "dataclasses.replace": _replaced,

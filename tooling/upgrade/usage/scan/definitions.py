@@ -8,12 +8,11 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.bound_names import bound_names
-from tooling.python.condition_reader import SKIPS, UNSKIPPED
+from tooling.python.condition_reader import SKIPS, UNSKIPPED, skips
 from tooling.python.module import last_name
 from tooling.python.source import POSITIONAL, each_parameter, methods_in
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, ClassFacts, FunctionFacts
 from tooling.upgrade.usage.scan.frames import Frame, KnownDict
-from tooling.upgrade.usage.scan.statements import skips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,6 +122,12 @@ class DefinitionReader:
 
             def walk() -> None:
                 marks = tuple(mark for outer in _outwards(frame) for mark in outer.marks)
+                marks += tuple(
+                    self.walk.test_text(f"{UNSKIPPED}({each.arg})", each) + 1
+                    for each in node.args.args
+                    if (known := self.walk.facts.functions.get(each.arg)) is not None and known.fixture
+                    if "skip" in self.walk.lines.text_of(known.line, known.end_line)
+                )
                 self.walk.conditions, self.walk.attempts, self.walk.switches = (*here, *marks), (), ()
                 self.walk.evaluated = evaluated
                 bound = bound_names(node.body, walrus=self.walk.has_walrus)

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tooling.python.condition_reader import skips
 from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.expressions import OPERATORS, constant_key
@@ -59,6 +60,8 @@ class StatementReader:
         self.expressions = expressions
         self.arguments = arguments
         self.calls = calls
+        self._breaks: list[tuple[int, ...]] = []
+        """Conditions of the places where the innermost loop is left."""
 
     def statement(self, node: ast.stmt) -> Exits:
         """One statement; whether it never goes on."""
@@ -109,7 +112,9 @@ class StatementReader:
         inside = self.walk.frame.kind == "function"
         kind = self.annotations.annotation(node.annotation, evaluated=not inside)
         value = self.expressions.expression(node.value) if node.value is not None else UNKNOWN
-        held = kind if kind > NONE else value
+        made = self.walk.facts.nodes[value]
+        is_own = made[0] == "call" and self.walk.facts.nodes[made[1]][0] == "own" and self.walk.frame.kind != "class"
+        held = kind if kind > NONE and not is_own else value  # `fake: Frame = Fake()` is a Fake
         if self.walk.frame.kind == "class" and isinstance(node.target, ast.Name):
             self.class_annotation(node.target, held)
             if _NO_FIELD.search(self.walk.text(node.annotation)):
@@ -228,6 +233,8 @@ class StatementReader:
                     facts.attributes.setdefault(kept.attr, []).append(self.arguments.keys(added))
         if self.walk.dotted(self.annotations.chain(target.value)) != "sys.modules":
             self.expressions.expression(target.slice)
+        elif isinstance(key, str):
+            self.walk.emit("assign", target, self.walk.node("import", key))
 
     def augmented(self, node: ast.AugAssign) -> None:
         """`x += value`."""
@@ -289,11 +296,15 @@ class StatementReader:
                 tried = {span_of(one) for one in names}
                 uses = self.walk.facts.uses
                 uses[:] = [row for row in uses if row[0] != "string" or row[1] not in tried]
+        breaks, self._breaks = self._breaks, []
         self.block(node.body)
         if isinstance(node.target, ast.Name):
             self.walk.frame.strings.pop(node.target.id, None)
         self._merge_back(before[0])
-        self.block(node.orelse)
+        depth = len(self.walk.conditions) + 1
+        with self.walk.under(*(-each[-1] for each in self._breaks if len(each) == depth)):
+            self.block(node.orelse)
+        self._breaks = breaks
 
     def _merge_back(self, before: dict[str, int]) -> None:
         """After a body that may not have run."""
@@ -399,6 +410,8 @@ class StatementReader:
 
     def left(self, node: ast.stmt) -> Exits:
         """`continue`, `break`."""
+        if isinstance(node, ast.Break):
+            self._breaks.append(self.walk.conditions)
         return True
 
     def block(self, body: Sequence[ast.stmt]) -> Exits:
@@ -637,14 +650,6 @@ def _joined_dicts(states: Sequence[dict[str, KnownDict]], tests: Sequence[int]) 
 def _gives_up(handler: ast.ExceptHandler) -> bool:
     """Whether a handler leaves without an error: what follows is not missed."""
     return isinstance(handler.body[-1], ast.Return | ast.Continue | ast.Break) or skips(handler.body[-1])
-
-
-def skips(node: ast.stmt) -> bool:
-    """`raise unittest.SkipTest("...")`, `self.skipTest("...")`, `pytest.skip("...")`."""
-    value = node.exc if isinstance(node, ast.Raise) else getattr(node, "value", None)
-    function = value.func if isinstance(value, ast.Call) else value
-    name = dotted_name(function) if isinstance(function, ast.Name | ast.Attribute) else ""
-    return name.rpartition(".")[2] in ("SkipTest", "skipTest") or name == "pytest.skip"
 
 
 def leaves(node: ast.Call, dotted: str) -> bool:
