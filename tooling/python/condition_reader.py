@@ -15,7 +15,7 @@ import contextlib
 import functools
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
@@ -44,6 +44,7 @@ from tooling.python.conditions import (
     undecided,
 )
 from tooling.python.guard_values import (
+    GuardClass,
     GuardDefinition,
     GuardNames,
     GuardObject,
@@ -52,7 +53,7 @@ from tooling.python.guard_values import (
     GuardSymbol,
     InnerScope,
 )
-from tooling.python.operations import BUILTINS, METHODS, UNKNOWN, Fuel, OutOfFuel, compare, concrete, regular
+from tooling.python.operations import BUILTINS, FAILURES, METHODS, UNKNOWN, Fuel, OutOfFuel, compare, concrete, regular
 from tooling.python.source import POSITIONAL, dotted_name, each_parameter, parse_expression
 from tooling.python.values import ValueEvaluator
 from tooling.python.versions import VersionText
@@ -60,7 +61,7 @@ from tooling.python.versions import VersionText
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tooling.python.conditions import ReleaseAnswers
+    from tooling.python.conditions import Probe, ReleaseAnswers, VersionedSubject
 
 MAX_DEPTH = 3
 """How many functions and names deep a condition is followed."""
@@ -85,7 +86,6 @@ SKIPS = {"pytest.mark.skipif": -1, "unittest.skipIf": -1, "unittest.skipUnless":
 """What skips a test: -1 where its condition holds, 1 where it fails."""
 UNSKIPPED = "__unskipped__"
 """How the condition is noted that a decorator of the repository may put on a function."""
-_WHOLES = (ast.BoolOp, ast.Call, ast.Compare, ast.IfExp)
 _RAISES = object()
 """What a path through a function gives that ends in `raise`."""
 _SEARCHES = frozenset({"findall", "fullmatch", "match", "search", "split"})
@@ -123,30 +123,26 @@ class ConditionReader(ValueEvaluator):
         self.scope = scope
         self.depth = depth
         self.side = side
-        self.noted: list[object] | None = None
-        """All values that came up, if they are wanted."""
         self._paths = 0
         self._values: dict[int, tuple[ast.expr, object]] = {}
 
     def _inner(self, scope: GuardScope) -> ConditionReader:
-        inner = ConditionReader(scope, self.depth + 1, self.fuel, self.side)
-        inner.noted = self.noted
-        return inner
-
-    def evaluate(self, node: ast.expr | None) -> object:
-        """See `ValueEvaluator`; what has parts is evaluated once, until a name is bound again."""
-        kept = self._values.get(id(node))
-        value = super().evaluate(node) if kept is None else kept[1]
-        if kept is None and isinstance(node, _WHOLES):
-            self._values[id(node)] = (node, value)
-        if self.noted is not None:
-            self.noted.append(value)
-        return value
+        return ConditionReader(scope, self.depth + 1, self.fuel, self.side)
 
     def bind(self, target: ast.expr, value: object) -> None:
         """See `ValueEvaluator`."""
         self._values.clear()
         super().bind(target, value)
+
+    def _once(self, node: ast.expr, read: Callable[[Any], object]) -> object:
+        """Return the value of what has parts, which is read once until a name is bound again."""
+        kept = self._values.get(id(node))
+        if kept is None:
+            try:
+                kept = self._values[id(node)] = (node, read(node))
+            except FAILURES:
+                kept = self._values[id(node)] = (node, UNKNOWN)
+        return kept[1]
 
     def condition(self, node: ast.expr) -> Condition:
         """Read an expression as a condition."""
@@ -170,6 +166,9 @@ class ConditionReader(ValueEvaluator):
         return found.value if isinstance(found, Constant) else None
 
     def _on_boolop(self, node: ast.BoolOp) -> object:
+        return self._once(node, self._either)
+
+    def _either(self, node: ast.BoolOp) -> object:
         for each in node.values if self.side is not None else ():  # `version or "0"` is one of them
             value = self.evaluate(each)
             held = as_condition(value)
@@ -205,18 +204,20 @@ class ConditionReader(ValueEvaluator):
         if isinstance(found, GuardDefinition):
             if isinstance(found.node, ast.FunctionDef) or self.depth >= MAX_DEPTH:
                 return UNKNOWN
-            if isinstance(found.node, ast.ClassDef):
-                return found
             return self._inner(found.scope).evaluate(found.node)
         if isinstance(found, GuardSymbol):
             version = versions.version_of_symbol(found.dotted)
             if version is not None:
                 return self._known(version)
             return Constant(False) if found.dotted == "typing.TYPE_CHECKING" else found
-        return UNKNOWN if found is None else found
+        own = isinstance(found, GuardClass | GuardObject) and self.side is None  # read only for a release
+        return UNKNOWN if found is None or own else found
 
     def _known(self, found: object) -> object:
-        """Return the version itself where a release is at hand."""
+        """Return a version, or what is asked, itself where a release is at hand."""
+        if self.side is not None and isinstance(found, HasName | HasParameter | ModuleExists | CompareVersion):
+            held = self.side.answer(found)
+            return found if held is None else Constant(held)
         if self.side is None or not isinstance(found, VersionText):
             return found
         text = self.side.version_of(found)
@@ -233,7 +234,7 @@ class ConditionReader(ValueEvaluator):
 
     def _member(self, base: object, name: str) -> object:
         """Return `base.name`."""
-        if isinstance(base, GuardObject | GuardDefinition):
+        if isinstance(base, GuardObject | GuardClass):
             return self._own_member(base, name)
         if isinstance(base, GuardSymbol):
             dotted = f"{base.dotted}.{name}"
@@ -256,53 +257,44 @@ class ConditionReader(ValueEvaluator):
             return versions.attribute(base, name)
         return base if isinstance(base, GuardNames) and name in ("parameters", "args", "kwonlyargs") else UNKNOWN
 
-    def _own_member(self, base: GuardDefinition | GuardObject, name: str) -> object:
+    def _own_member(self, base: GuardClass | GuardObject, name: str) -> object:
         """Return the value of an attribute of a class of the repository, or of an object of it."""
-        owner, made = self._having(base, name)
-        if owner is None or not isinstance(owner.node, ast.ClassDef):
+        owner, scope, made = self._having(base, name)
+        if owner is None:
             return UNKNOWN
-        function = function_in(owner.node, name)
+        function = function_in(owner, name)
         if function is not None:
             is_value = is_decorated(function, "property", "cached_property")
-            return self._followed_call(function, owner.scope, [made], {}) if is_value else UNKNOWN
-        fields, given = fields_of(owner.node), dict(made.named)
+            return self._followed_call(function, scope, [made], {}) if is_value else UNKNOWN
+        fields, given = fields_of(owner), dict(made.named)
         given.update(zip(fields, made.arguments, strict=False))
         if name in fields and name in given:
             return given[name]
-        values = assigned_in(owner.node, name)
+        values = assigned_in(owner, name)
         if len(values) != 1 or self.depth >= MAX_DEPTH:
             return UNKNOWN
         value, method = values[0]
-        inner = self._inner(owner.scope)
+        inner = self._inner(scope)
         if method is not None:
             arguments = (made.arguments, dict(made.named)) if method.name == "__init__" else ((), {})
             inner.env = inner.bound(method, [made, *arguments[0]], arguments[1])
         return inner.evaluate(value)
 
-    def _having(self, base: GuardDefinition | GuardObject, name: str) -> tuple[GuardDefinition | None, GuardObject]:
-        """Return the class that defines a name, the object's or one that it derives from, and the object."""
+    def _having(self, base: GuardClass | GuardObject, name: str) -> tuple[ast.ClassDef | None, GuardScope, GuardObject]:
+        """Return the class that defines a name, the object's or one that it derives from, its scope, and the object."""
         made = base if isinstance(base, GuardObject) else GuardObject(base)
-        owner = made.made
+        owner: object = made.made
         for _ in range(MAX_DEPTH):
-            if not isinstance(owner.node, ast.ClassDef):
+            body = owner.read() if isinstance(owner, GuardClass) else None
+            if body is None or not isinstance(owner, GuardClass):
                 break
-            if function_in(owner.node, name) or name in fields_of(owner.node) or assigned_in(owner.node, name):
-                return owner, made
-            bases = [self._inner(owner.scope).evaluate(each) for each in owner.node.bases[:1]]
-            if not bases or not isinstance(bases[0], GuardDefinition):
-                break
-            owner = bases[0]
-        return None, made
+            if function_in(body, name) or name in fields_of(body) or assigned_in(body, name):
+                return body, owner.scope, made
+            owner = self._inner(owner.scope).evaluate(body.bases[0]) if body.bases else None
+        return None, self.scope, made
 
     def _on_subscript(self, node: ast.Subscript) -> object:
         base = self.evaluate(node.value)
-        if isinstance(base, dict):  # `{1: True, 2: False}[major]`
-            key = self.evaluate(node.slice)
-            ways = [(versions.compared(key, ast.Eq(), each), as_condition(value)) for each, value in base.items()]
-            known = [
-                all_of([test, held]) for test, held in ways if isinstance(test, CompareVersion) and held is not None
-            ]
-            return any_of(known) if known and len(known) == len(ways) else super()._on_subscript(node)
         return versions.item(base, node.slice) if isinstance(base, VersionText) else super()._on_subscript(node)
 
     def _comprehended(self, generators: list[ast.comprehension], element: Callable[[], Any]) -> Any:
@@ -316,15 +308,6 @@ class ConditionReader(ValueEvaluator):
     # ------------------------------------------------------------------------------------------------- comparisons
 
     def _on_compare(self, node: ast.Compare) -> object:
-        if isinstance(node.left, ast.IfExp):  # `("a" if new else "b") == "a"`
-            test, *sides = (
-                self.condition(each)
-                for each in (
-                    node.left.test,
-                    *(ast.Compare(side, node.ops, node.comparators) for side in (node.left.body, node.left.orelse)),
-                )
-            )
-            return any_of([all_of([test, sides[0]]), all_of([negated(test), sides[1]])])
         left, parts = self.evaluate(node.left), []
         for operator, operand in zip(node.ops, node.comparators, strict=True):
             right = self.evaluate(operand)
@@ -341,6 +324,9 @@ class ConditionReader(ValueEvaluator):
     # ------------------------------------------------------------------------------------------------------- calls
 
     def _on_call(self, node: ast.Call) -> object:
+        return self._once(node, self._called)
+
+    def _called(self, node: ast.Call) -> object:
         if self.side is None and any(isinstance(argument, ast.Starred) for argument in node.args):
             return UNKNOWN
         function = node.func
@@ -353,15 +339,13 @@ class ConditionReader(ValueEvaluator):
             found = self.evaluate(function)
         elif isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
             owner = self.scope.find(function.value.id)
-            is_own = isinstance(owner, GuardDefinition) and isinstance(owner.node, ast.ClassDef)
+            is_own = isinstance(owner, GuardClass) and self.side is not None
             found = UNKNOWN if is_own else self.scope.find(ast.unparse(function))
         if isinstance(found, GuardSkip):
             return found  # put on a function
-        if isinstance(found, GuardDefinition) and not isinstance(
-            found.node, ast.FunctionDef | ast.ClassDef | ast.Lambda
-        ):
+        if isinstance(found, GuardDefinition) and found.function is None and self.side is not None:
             found = self._followed(found)
-        if isinstance(found, GuardDefinition) and isinstance(found.node, ast.ClassDef):
+        if isinstance(found, GuardClass) and self.side is not None:
             arguments, named = self.arguments(node)
             return GuardObject(found, tuple(arguments), tuple(named.items()))
         if isinstance(found, GuardDefinition) and found.function is not None:
@@ -370,20 +354,20 @@ class ConditionReader(ValueEvaluator):
 
     def _method(self, function: ast.Attribute, node: ast.Call) -> object:
         base = self.evaluate(function.value)
-        if isinstance(base, GuardObject | GuardDefinition):
-            owner, made = self._having(base, function.attr)
-            method = function_in(owner.node, function.attr) if owner and isinstance(owner.node, ast.ClassDef) else None
-            if owner is None or method is None:
+        if isinstance(base, GuardObject | GuardClass):
+            owner, scope, made = self._having(base, function.attr)
+            method = function_in(owner, function.attr) if owner is not None else None
+            if method is None:
                 return UNKNOWN
             arguments, named = self.arguments(node)
             receiver = [] if is_decorated(method, "staticmethod") else [made]
-            return self._followed_call(method, owner.scope, [*receiver, *arguments], named)
+            return self._followed_call(method, scope, [*receiver, *arguments], named)
         if isinstance(base, VersionText) or (isinstance(base, str) and function.attr == "contains"):
             return versions.method(base, function.attr, self.arguments(node)[0])
         if isinstance(base, GuardNames):
             name = self.evaluate(node.args[0]) if node.args else None
             if function.attr == "get" and isinstance(name, str):
-                return (HasParameter if base.parameters else HasName)(base.of, name)
+                return self._known((HasParameter if base.parameters else HasName)(base.of, name))
             return base if function.attr in ("keys", "union") else UNKNOWN
         if isinstance(base, GuardSymbol):
             inside = self.scope.symbol(f"{base.dotted}.{function.attr}")
@@ -414,9 +398,10 @@ class ConditionReader(ValueEvaluator):
         if dotted == "collections.namedtuple" and len(arguments) == 2:
             names = arguments[1].replace(",", " ").split() if isinstance(arguments[1], str) else arguments[1]
             fields: list[ast.stmt] = [ast.AnnAssign(ast.Name(each), ast.Name("object"), None, 1) for each in names]
-            return GuardDefinition(ast.ClassDef(str(arguments[0]), [], [], fields, []), self.scope)
+            record = ast.ClassDef(str(arguments[0]), [], [], fields, [])
+            return GuardClass(lambda: record, self.scope)
         if last in ("find_spec", "find_loader") and arguments and isinstance(arguments[0], str):
-            return ModuleExists(arguments[0])
+            return self._known(ModuleExists(arguments[0]))
         if self.side is not None and dotted.startswith("re.") and len(arguments) > 1:
             pattern = regular("compile", arguments)
             known = isinstance(pattern, re.Pattern) and isinstance(arguments[1], str)
@@ -431,7 +416,7 @@ class ConditionReader(ValueEvaluator):
         if found is None:
             minimum = next((named[each] for each in named if "version" in each), next(iter(named.values()), None))
             found = versions.helper(name, arguments, minimum)
-        return UNKNOWN if found is None else found
+        return UNKNOWN if found is None else self._known(found)
 
     def _builtin(self, name: str, node: ast.Call) -> object:
         if name in ("hasattr", "getattr") and len(node.args) >= 2:
@@ -475,7 +460,7 @@ class ConditionReader(ValueEvaluator):
             and not (len(node.args) == 3 and isinstance(node.args[2], ast.Constant) and not node.args[2].value)
         ):
             return UNKNOWN
-        return HasName(base.access_path, member)
+        return self._known(HasName(base.access_path, member))
 
     def _probed(self, node: ast.expr) -> object:
         """Return what is asked for its names; of longer expressions the scope may know the value by their source."""
@@ -489,6 +474,7 @@ class ConditionReader(ValueEvaluator):
         of = self._probed(node.args[0]) if node.args else UNKNOWN
         if not isinstance(of, GuardSymbol) or of.access_path is None:
             return UNKNOWN
+        self._known((HasParameter if parameters else HasName)(of.access_path, ""))
         return GuardNames(of.access_path, parameters)
 
     # --------------------------------------------------------------------------------------------------- functions
@@ -654,18 +640,14 @@ class Unread:
 
     def about(self) -> frozenset[str]:
         """See `OpenQuestion`; also by what its names stand for."""
-        found: set[str] = set()
+        side = _Listener()
         texts: set[str] = set()
-        noted: list[object] = []
-        asks = False
         seen: set[int] = set()
         test = parse_expression(self.text)
         pending: list[tuple[ast.AST, GuardScope, int]] = [] if test is None else [(test, self.scope, 0)]
         while pending:
             node, where, depth = pending.pop()
             seen.add(id(node))
-            reader = ConditionReader(where, 1)
-            reader.noted = noted
             parts = [node] if isinstance(node, ast.expr) else []
             for each in itertools.islice(ast.walk(node), MAX_NODES):
                 if isinstance(each, ast.Constant) and isinstance(each.value, str):
@@ -675,23 +657,42 @@ class Unread:
                 if not isinstance(each, ast.Name | ast.Attribute | ast.Call):
                     continue
                 name = dotted_name(each)
-                asks = asks or name.rpartition(".")[2] in PROBES
+                side.asks = side.asks or name.rpartition(".")[2] in PROBES
                 inner = where.find(name) if name.count(".") < 2 else None
                 inner = inner.made if isinstance(inner, GuardObject) else inner
-                if isinstance(inner, GuardDefinition) and depth < MAX_DEPTH and id(inner.node) not in seen:
-                    pending.append((inner.node, inner.scope, depth + 1))
+                if not isinstance(inner, GuardClass | GuardDefinition):
+                    continue
+                further = inner.read() if isinstance(inner, GuardClass) else inner.node
+                if further is not None and depth < MAX_DEPTH and id(further) not in seen:
+                    pending.append((further, inner.scope, depth + 1))
+            reader = ConditionReader(where, side=side)
             with contextlib.suppress(OutOfFuel):
                 for part in parts:
-                    reader.evaluate(part)
-        for value in noted:
-            if isinstance(value, VersionText | CompareVersion):
-                found.add(value.subject)
-            elif isinstance(value, GuardNames | HasName | HasParameter):
-                asks = True
-                found.add(spelled(value.of if isinstance(value, GuardNames) else value.base).rpartition(".")[2])
-            elif isinstance(value, Undecided) and value.question is not None:
-                found |= value.question.about()
-        return frozenset(found | texts if asks else found) - {""}
+                    reader.condition(part)
+        return frozenset(side.names | texts if side.asks else side.names) - {""}
+
+
+@dataclass(slots=True)
+class _Listener:
+    """A release that says nothing, and notes what it is asked for."""
+
+    names: set[str] = field(default_factory=set)
+    asks: bool = False
+    """Whether for names."""
+
+    def version_of(self, asked: VersionedSubject) -> None:
+        """See `ReleaseAnswers`."""
+        self.names.add(asked.subject)
+
+    def answer(self, probe: Probe) -> None:
+        """See `ReleaseAnswers`."""
+        if isinstance(probe, HasName | HasParameter):
+            self.asks = True
+            self.names |= {probe.name, spelled(probe.base).rpartition(".")[2]}
+        elif isinstance(probe, CompareVersion):
+            self.names.add(probe.subject)
+        elif isinstance(probe, Undecided) and probe.question is not None:
+            self.names |= probe.question.about()
 
 
 @functools.lru_cache(maxsize=2_000)

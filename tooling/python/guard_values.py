@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 from tooling.python.operations import Symbolic
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tooling.python.access_paths import AccessPath
     from tooling.python.conditions import Condition
 
@@ -17,7 +19,7 @@ class GuardScope(Protocol):
     """Where the names of a condition come from."""
 
     def find(self, name: str) -> object:
-        """Return a value or `GuardDefinition`; UNKNOWN if the name is bound to something else, None if nobody knows."""
+        """Return a value or a definition; UNKNOWN if the name is bound to something else, None if nobody knows."""
         ...
 
     def symbol(self, dotted: str) -> object:
@@ -52,10 +54,9 @@ class GuardSkip(Symbolic):
 
 @dataclass(frozen=True, slots=True)
 class GuardDefinition(Symbolic):
-    """A function or class of the repository, or an expression that a name was bound to, with the scope to read it
-    in."""
+    """A function of the repository, or an expression that a name was bound to, with the scope to read it in."""
 
-    node: ast.FunctionDef | ast.ClassDef | ast.expr
+    node: ast.FunctionDef | ast.expr
     scope: GuardScope
 
     @property
@@ -67,10 +68,18 @@ class GuardDefinition(Symbolic):
 
 
 @dataclass(frozen=True, slots=True)
+class GuardClass(Symbolic):
+    """A class of the repository, to be read when something of it is asked for."""
+
+    read: Callable[[], ast.ClassDef | None]
+    scope: GuardScope
+
+
+@dataclass(frozen=True, slots=True)
 class GuardObject(Symbolic):
     """An object of a class of the repository."""
 
-    made: GuardDefinition
+    made: GuardClass
     arguments: tuple[object, ...] = ()
     named: tuple[tuple[str, object], ...] = ()
 

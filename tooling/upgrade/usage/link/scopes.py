@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from tooling.python.access_paths import Name, SuperOf
 from tooling.python.condition_reader import Unread, read_condition
 from tooling.python.conditions import Condition, HasName, ModuleExists, Not, all_of, undecided
-from tooling.python.guard_values import GuardDefinition, GuardObject, GuardSymbol
+from tooling.python.guard_values import GuardClass, GuardDefinition, GuardObject, GuardSymbol
 from tooling.python.operations import UNKNOWN
 from tooling.python.source import alone, definition, parse_expression
-from tooling.upgrade.usage.facts import NONE, FileFacts
+from tooling.upgrade.usage.facts import NONE, ClassFacts, FileFacts
 from tooling.upgrade.usage.link.classes import LinkedModule, Ours, OwnClass, OwnInstance, Super
 from tooling.upgrade.usage.link.telling import is_telling
 
@@ -111,19 +111,24 @@ class FileScope:
             return GuardSymbol("", held.access_path)
         if isinstance(held, OwnClass | OwnInstance):
             made = FileScope(self._link, self._store, held.path).definition(held.qualname)
-            return GuardObject(made) if made is not None and isinstance(held, OwnInstance) else made
+            return GuardObject(made) if isinstance(made, GuardClass) and isinstance(held, OwnInstance) else made
         if isinstance(held, Super):
             bases = self._link.lineage(OwnClass(held.path, held.qualname)).ours
             return GuardSymbol("", SuperOf(tuple(bases))) if bases else None
         return None
 
-    def definition(self, qualname: str) -> GuardDefinition | None:
-        """A function or class of the file that is short enough to be followed."""
+    def definition(self, qualname: str) -> GuardDefinition | GuardClass | None:
+        """A class, or a function that is short enough to be followed."""
         facts = self._store.facts(self._path)
-        own = facts.functions.get(qualname) or facts.classes.get(qualname)
-        text = self._link.telling.function(self._path, own) if own is not None else ""
-        node = _parsed_definition(text) if text else None
-        return None if node is None else GuardDefinition(node, self)
+        if qualname in facts.classes:
+            return GuardClass(functools.partial(self._class, facts.classes[qualname]), self)
+        text = self._link.telling.function(self._path, facts.functions[qualname]) if qualname in facts.functions else ""
+        node = _parsed(text) if text else None
+        return GuardDefinition(node, self) if isinstance(node, ast.FunctionDef) else None
+
+    def _class(self, facts: ClassFacts) -> ast.ClassDef | None:
+        node = _parsed(self._store.text(self._path, (facts.line, 0, facts.end_line, 100_000)))
+        return node if isinstance(node, ast.ClassDef) else None
 
     # --------------------------------------------------------------------------------------------------------- flags
 
@@ -240,6 +245,5 @@ def linked_condition(link: Resolver, store: FactsStore, path: str, number: int) 
 
 
 @functools.lru_cache(maxsize=2_000)
-def _parsed_definition(text: str) -> ast.FunctionDef | ast.ClassDef | None:
-    node = definition(alone(text))
-    return node if isinstance(node, ast.FunctionDef | ast.ClassDef) else None
+def _parsed(text: str) -> ast.AST | None:
+    return definition(alone(text))

@@ -6,12 +6,12 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.condition_reader import MAX_DEPTH
-from tooling.upgrade.usage.facts import NONE, ClassFacts, FunctionFacts
+from tooling.upgrade.usage.facts import NONE, FunctionFacts
 
 if TYPE_CHECKING:
     from tooling.upgrade.usage.link.store import FactsStore
 
-_FUNCTION_LINES, _CLASS_LINES = 60, 400
+_FUNCTION_LINES = 60
 _NAMES = re.compile(r"(?<![\w.])([A-Za-z_]\w*)(?:\.([A-Za-z_]\w*))?")
 """Names, with the member that is asked for."""
 _WORDS = (
@@ -110,9 +110,9 @@ class TellingNames:
         dotted = f"{dotted}.{member}" if member and dotted else dotted or member
         return self._store.checkout.find(path, dotted, level) if row[0] in ("import", "name", "relative") else None
 
-    def function(self, path: str, facts: FunctionFacts | ClassFacts) -> str:
-        """The source of a function or class that is short enough to be followed; ""."""
-        if facts.end_line - facts.line > (_CLASS_LINES if isinstance(facts, ClassFacts) else _FUNCTION_LINES):
+    def function(self, path: str, facts: FunctionFacts) -> str:
+        """The source of a function that is short enough to be followed; ""."""
+        if facts.end_line - facts.line > _FUNCTION_LINES:
             return ""
         return self._store.text(path, (facts.line, 0, facts.end_line, 100_000))
 
