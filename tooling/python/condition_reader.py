@@ -16,7 +16,7 @@ import functools
 import itertools
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from packaging.version import Version
 
@@ -25,16 +25,12 @@ from tooling.python.access_paths import Attribute, spelled
 from tooling.python.class_bodies import assigned_in, fields_of, function_in, is_decorated
 from tooling.python.conditions import (
     FALSE,
-    TRUE,
-    AllOf,
-    AnyOf,
     CompareVersion,
     Condition,
     Constant,
     HasName,
     HasParameter,
     ModuleExists,
-    Not,
     Undecided,
     all_of,
     any_of,
@@ -44,6 +40,8 @@ from tooling.python.conditions import (
     undecided,
 )
 from tooling.python.guard_values import (
+    CONDITIONS,
+    RAISES,
     GuardClass,
     GuardDefinition,
     GuardNames,
@@ -52,8 +50,11 @@ from tooling.python.guard_values import (
     GuardSkip,
     GuardSymbol,
     InnerScope,
+    as_condition,
+    chosen,
+    compared_values,
 )
-from tooling.python.operations import BUILTINS, FAILURES, METHODS, UNKNOWN, Fuel, OutOfFuel, compare, concrete, regular
+from tooling.python.operations import BUILTINS, FAILURES, METHODS, UNKNOWN, Fuel, OutOfFuel, compare, regular
 from tooling.python.source import POSITIONAL, dotted_name, each_parameter, parse_expression
 from tooling.python.values import ValueEvaluator
 from tooling.python.versions import VersionText
@@ -68,10 +69,9 @@ MAX_DEPTH = 3
 MAX_STATEMENTS = 30
 MAX_NODES = 400
 """Parts of a definition that are looked at for what it may be about."""
-OLDEST_PYTHON = (3, 10)
-"""Code that asks for an older one is answered: nothing that is maintained runs there."""
 PROBES = frozenset(
     {"hasattr", "getattr", "dir", "vars", "signature", "getfullargspec", "find_spec", "import_module", "callable"}
+    | {"metadata", "version", "distribution", "get_distribution", "requires", "packages_distributions"}
     | {"__dict__", "__mro__", "__code__", "modules", "attrgetter", "getmembers", "getattr_static"}
 )
 """What asks whether something is there."""
@@ -82,15 +82,12 @@ _FIELDS = frozenset(
     {"__annotations__", "__dataclass_fields__", "__fields__", "__struct_fields__", "_fields", "model_fields"}
 )
 """Attributes of classes that hold the names of their constructors' parameters."""
+UNSKIPPED, RETURNS = "__unskipped__", "__returns__"
+"""How the condition is noted that a decorator of the repository may put on a function, and a call on what follows."""
+_MARKED = re.compile(rf"(?:{UNSKIPPED}|{RETURNS})\((.*)\)", re.DOTALL)
 SKIPS = {"pytest.mark.skipif": -1, "unittest.skipIf": -1, "unittest.skipUnless": 1}
 """What skips a test: -1 where its condition holds, 1 where it fails."""
-UNSKIPPED = "__unskipped__"
-"""How the condition is noted that a decorator of the repository may put on a function."""
-_RAISES = object()
-"""What a path through a function gives that ends in `raise`."""
 _SEARCHES = frozenset({"findall", "fullmatch", "match", "search", "split"})
-_CONTAINERS = (list, tuple, dict, set)
-_CONDITIONS = (CompareVersion, HasName, HasParameter, ModuleExists, Constant, Undecided, Not, AllOf, AnyOf)
 
 
 def read_condition(test: ast.expr, scope: GuardScope) -> Condition:
@@ -99,17 +96,6 @@ def read_condition(test: ast.expr, scope: GuardScope) -> Condition:
         return ConditionReader(scope).condition(test)
     except OutOfFuel:
         return undecided(ast.unparse(test))
-
-
-def as_condition(value: object) -> Condition | None:
-    """Return a value as a condition; None where that is not known."""
-    if isinstance(value, _CONDITIONS):
-        return value
-    if isinstance(value, GuardSymbol):
-        return value.exists
-    if isinstance(value, _CONTAINERS):  # an empty one that can grow may have grown by then
-        return Constant(bool(value)) if value or isinstance(value, tuple) else None
-    return Constant(bool(value)) if concrete(value) and not isinstance(value, re.Match | re.Pattern) else None
 
 
 class ConditionReader(ValueEvaluator):
@@ -158,7 +144,7 @@ class ConditionReader(ValueEvaluator):
         if found is not None and (self.side is not None or self.depth or is_decidable(found)):
             return found
         text = ast.unparse(node)
-        return undecided(text, None if self.depth else Unread(text, self.scope))
+        return undecided(text) if self.depth else unread(text, self.scope)
 
     def truth(self, node: ast.expr) -> bool | None:
         """Whether an expression holds in every release."""
@@ -311,7 +297,7 @@ class ConditionReader(ValueEvaluator):
         left, parts = self.evaluate(node.left), []
         for operator, operand in zip(node.ops, node.comparators, strict=True):
             right = self.evaluate(operand)
-            compared = _compared(left, operator, right)
+            compared = compared_values(left, operator, right)
             if compared is UNKNOWN and self.side is not None:  # the order of texts is what they say
                 compared = compare(operator, left, right)
             part = as_condition(compared)
@@ -368,7 +354,7 @@ class ConditionReader(ValueEvaluator):
             name = self.evaluate(node.args[0]) if node.args else None
             if function.attr == "get" and isinstance(name, str):
                 return self._known((HasParameter if base.parameters else HasName)(base.of, name))
-            return base if function.attr in ("keys", "union") else UNKNOWN
+            return base if function.attr in ("keys", "values", "union") else UNKNOWN
         if isinstance(base, GuardSymbol):
             inside = self.scope.symbol(f"{base.dotted}.{function.attr}")
             if isinstance(inside, GuardDefinition) and inside.function is not None:
@@ -427,8 +413,8 @@ class ConditionReader(ValueEvaluator):
             items = self.evaluate(node.args[1])
             convert = BUILTINS.get(dotted_name(node.args[0]))
             return [convert(each) for each in items] if convert and isinstance(items, list | tuple) else items
-        if name == UNSKIPPED:
-            return self._unskipped(node.args[0])
+        if name in (UNSKIPPED, RETURNS):
+            return (self._unskipped if name == UNSKIPPED else self._returns)(node.args[0])
         if name == "__version__":  # how `importorskip(minversion=)` is noted
             return versions.version_of_symbol(f"{getattr(node.args[0], 'value', '')}.__version__") or UNKNOWN
         if name in _CONVERSIONS and len(node.args) == 1:
@@ -437,7 +423,7 @@ class ConditionReader(ValueEvaluator):
             known = [each for each in parts if each is not None]
             if name in ("all", "any") and known and len(known) == len(parts):
                 return all_of(known) if name == "all" else any_of(known)
-            return inner if isinstance(inner, (VersionText, GuardNames, *_CONDITIONS)) else super()._on_call(node)
+            return inner if isinstance(inner, (VersionText, GuardNames, *CONDITIONS)) else super()._on_call(node)
         found = self._by_name(name, node)
         return super()._on_call(node) if found is UNKNOWN and name in BUILTINS else found
 
@@ -445,9 +431,20 @@ class ConditionReader(ValueEvaluator):
         """When what a decorator stands over is run."""
         made = self.evaluate(decorator)
         if not isinstance(made, GuardSkip):
-            test = ast.Call(decorator, [ast.Constant(None)], [])
-            made = self.evaluate(test)
+            made = self.evaluate(ast.Call(decorator, [ast.Constant(None)], []))
         return made.unless if isinstance(made, GuardSkip) else UNKNOWN
+
+    def _returns(self, call: ast.expr) -> object:
+        """Whether a call of a function of the repository comes back."""
+        found = self.scope.find(dotted_name(getattr(call, "func", call)))
+        function = found.function if isinstance(found, GuardDefinition) and self.side is not None else None
+        if not isinstance(found, GuardDefinition) or not isinstance(call, ast.Call) or function is None:
+            return UNKNOWN
+        inner = self._inner(found.scope)
+        result = inner._run(function.body, inner.bound(function, *self.arguments(call)))
+        if result is UNKNOWN or isinstance(result, GuardSkip):
+            return result.unless if isinstance(result, GuardSkip) else UNKNOWN
+        return Constant(result is not RAISES)
 
     def _probe(self, name: str, node: ast.Call) -> object:
         base, member = self._probed(node.args[0]), self.evaluate(node.args[1])
@@ -498,7 +495,7 @@ class ConditionReader(ValueEvaluator):
     def returned(self, function: ast.FunctionDef, positional: Sequence[object], named: dict[str, object]) -> object:
         """Return what a call with these arguments gives."""
         result = self._run(function.body, self.bound(function, positional, named))
-        return UNKNOWN if result is _RAISES else result
+        return UNKNOWN if result is RAISES else result
 
     def bound(
         self, function: ast.FunctionDef, positional: Sequence[object], named: dict[str, object]
@@ -508,6 +505,8 @@ class ConditionReader(ValueEvaluator):
         for index, (entry, kind, default) in enumerate(each_parameter(function.args)):
             if kind in POSITIONAL and index < len(positional):
                 bound[entry.arg] = positional[index]
+            elif kind == "star":
+                bound[entry.arg] = tuple(positional[index:])
             elif entry.arg not in bound:
                 bound[entry.arg] = UNKNOWN if default is None else self.evaluate(default)
         return bound
@@ -522,19 +521,32 @@ class ConditionReader(ValueEvaluator):
             rest = body[index + 1 :]
             if isinstance(statement, ast.Return):
                 return None if statement.value is None else self.evaluate(statement.value)
-            if skips(statement) or isinstance(statement, ast.Raise):
-                return GuardSkip(FALSE) if skips(statement) else _RAISES
-            if isinstance(statement, ast.If):
-                test, before = self.condition(statement.test), self.env
-                if isinstance(test, Constant):
-                    return self._run([*(statement.body if test.value else statement.orelse), *rest], before)
-                then = self._run([*statement.body, *rest], before)
-                return _chosen(test, then, self._run([*statement.orelse, *rest], before))
-            if isinstance(statement, ast.Try):
-                return self._try(statement, rest)
+            if isinstance(statement, ast.Assert):
+                return self._branched(ast.If(statement.test, [ast.Pass()], [ast.Raise()]), rest)
+            if skips(statement) or isinstance(statement, ast.Raise) or _exits(statement):
+                return GuardSkip(FALSE) if skips(statement) else RAISES
+            if isinstance(statement, ast.If | ast.For | ast.Try):
+                return self._branched(statement, rest)
             if not self._simple(statement):
                 return UNKNOWN
         return None
+
+    def _branched(self, statement: ast.If | ast.For | ast.Try, rest: list[ast.stmt]) -> object:
+        if isinstance(statement, ast.Try):
+            return self._try(statement, rest)
+        before = self.env
+        if isinstance(statement, ast.For):
+            items = self.items(statement.iter)
+            leaves = any(isinstance(inner, ast.Break | ast.Continue) for inner in ast.walk(statement))
+            if items is None or leaves or len(items) > MAX_PATHS:
+                return UNKNOWN
+            turns = [(_binding(statement.target, each), *statement.body) for each in items]
+            return self._run([*itertools.chain(*turns), *statement.orelse, *rest], before)
+        test = self.condition(statement.test)
+        if isinstance(test, Constant):
+            return self._run([*(statement.body if test.value else statement.orelse), *rest], before)
+        then = self._run([*statement.body, *rest], before)
+        return chosen(test, then, self._run([*statement.orelse, *rest], before))
 
     def _simple(self, statement: ast.stmt) -> bool:
         """Follow a statement without branches; whether it is one that is understood."""
@@ -556,47 +568,45 @@ class ConditionReader(ValueEvaluator):
         if isinstance(statement, ast.FunctionDef):
             self.env[statement.name] = GuardDefinition(statement, InnerScope(self.scope, self.env))
             return True
-        return isinstance(statement, ast.Expr | ast.Pass | ast.Global | ast.Assert)
+        return isinstance(statement, ast.Expr | ast.Pass | ast.Global)
 
     def _try(self, statement: ast.Try, rest: list[ast.stmt]) -> object:
-        """`try: import x` / `except ImportError`: the body's path where x exists."""
+        """`try: import x` / `except ImportError`: the body's path where x exists, and that of `getattr(x, "name")`."""
         before = self.env
         body = self._run([*statement.body, *statement.orelse, *rest], before)
-        modules: list[Condition] = []
+        self.env, sure = before, True
+        tried: list[Condition] = []
         for each in statement.body:
             if isinstance(each, ast.Import):
-                modules.extend(ModuleExists(alias.name) for alias in each.names)
+                tried.extend(ModuleExists(alias.name) for alias in each.names)
             elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
-                modules.append(ModuleExists(each.module))
-        if not modules or not statement.handlers:
-            return body
-        return _chosen(all_of(modules), body, self._run([*statement.handlers[0].body, *rest], before))
+                tried.append(ModuleExists(each.module))
+            elif isinstance(each, ast.Expr) and not isinstance(each.value, ast.Constant):  # only to see if it works
+                asked = each.value
+                if isinstance(asked, ast.Attribute):
+                    asked = ast.Call(ast.Name("getattr"), [asked.value, ast.Constant(asked.attr)], [])
+                found = self._probe("hasattr", asked) if _is_lookup(asked) else UNKNOWN
+                tried.extend([found] if isinstance(found, HasName | Constant) else [])
+                sure = sure and isinstance(found, HasName | Constant)
+        if not statement.handlers or (sure and not tried):
+            return UNKNOWN if body is RAISES and statement.handlers else body
+        other = self._run([*statement.handlers[0].body, *rest], before)
+        return chosen(all_of(tried), body, other) if sure else body if body == other else UNKNOWN
 
 
-def _compared(left: object, operator: ast.cmpop, right: object) -> object:
-    if isinstance(left, GuardSymbol) and left.dotted == "sys.version_info" and isinstance(right, tuple):
-        return compare(operator, OLDEST_PYTHON, right) if right <= OLDEST_PYTHON[: len(right)] else UNKNOWN
-    if isinstance(operator, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and (right is None or isinstance(right, bool)):
-        # `x is None`, `x == True`, where x is a condition (something found or not)
-        found = as_condition(left) if isinstance(left, (GuardSymbol, *_CONDITIONS)) else None
-        if found is not None:
-            same = isinstance(operator, ast.Is | ast.Eq)
-            return found if (right is True) is same else negated(found)
-    if isinstance(right, GuardNames) and isinstance(operator, ast.LtE) and isinstance(left, set | frozenset):
-        return all_of([(HasParameter if right.parameters else HasName)(right.of, str(each)) for each in left])
-    if isinstance(operator, ast.In | ast.NotIn):
-        inside: object = UNKNOWN
-        if isinstance(right, GuardNames) and isinstance(left, str):
-            inside = (HasParameter if right.parameters else HasName)(right.of, left)
-        elif isinstance(right, GuardSymbol) and right.dotted == "sys.modules" and isinstance(left, str):
-            inside = ModuleExists(left)
-        elif isinstance(left, VersionText) and (concrete(right)):
-            inside = versions.within(left, right)
-        else:
-            return compare(operator, left, right)
-        found = as_condition(inside)
-        return UNKNOWN if found is None else negated(found) if isinstance(operator, ast.NotIn) else found
-    return versions.compared(left, operator, right)
+def _exits(statement: ast.stmt) -> bool:
+    value = getattr(statement, "value", None)
+    return isinstance(value, ast.Call) and dotted_name(value.func) in ("sys.exit", "exit", "os._exit")
+
+
+def _binding(target: ast.expr, value: object) -> ast.stmt:
+    """Make an assignment of a value that is known."""
+    return ast.Assign([target], ast.Constant(value))  # type: ignore[arg-type]  # the evaluator takes any value
+
+
+def _is_lookup(node: ast.expr) -> TypeGuard[ast.Call]:
+    """Whether it is `getattr(x, "name")`."""
+    return isinstance(node, ast.Call) and dotted_name(node.func) == "getattr" and len(node.args) == 2
 
 
 def skips(node: ast.stmt) -> bool:
@@ -607,19 +617,9 @@ def skips(node: ast.stmt) -> bool:
     return name.rpartition(".")[2] in ("SkipTest", "skipTest") or name == "pytest.skip"
 
 
-def _chosen(test: Condition, then: object, other: object) -> object:
-    """`then if test else other`, where _RAISES cannot be reached."""
-    if then is _RAISES or other is _RAISES or then == other:
-        return other if then is _RAISES else then
-    if isinstance(then, GuardSkip) or isinstance(other, GuardSkip):  # the other one is the test as it is
-        then, other = (each.unless if isinstance(each, GuardSkip) else TRUE for each in (then, other))
-        return GuardSkip(any_of([all_of([test, then]), all_of([negated(test), other])]))
-    if isinstance(then, tuple) and isinstance(other, tuple) and len(then) == len(other):
-        return tuple(_chosen(test, *pair) for pair in zip(then, other, strict=True))
-    sides = [as_condition(then), as_condition(other)]
-    if sides[0] is None or sides[1] is None or isinstance(then, _CONTAINERS) or isinstance(other, _CONTAINERS):
-        return UNKNOWN
-    return any_of([all_of([test, sides[0]]), all_of([negated(test), sides[1]])])
+def unread(text: str, scope: GuardScope) -> Undecided:
+    """Make a condition of a test that is read when somebody asks."""
+    return undecided(_MARKED.sub(r"\1", text), Unread(text, scope))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Hold what the names of a condition may stand for, beside constants, versions and conditions."""
+"""Hold what the names of a condition may stand for, beside constants, versions and conditions, and compare it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,30 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from tooling.python.operations import Symbolic
+from tooling.python import versions
+from tooling.python.conditions import (
+    TRUE,
+    AllOf,
+    AnyOf,
+    CompareVersion,
+    Condition,
+    Constant,
+    HasName,
+    HasParameter,
+    ModuleExists,
+    Not,
+    Undecided,
+    all_of,
+    any_of,
+    negated,
+)
+from tooling.python.operations import UNKNOWN, Symbolic, compare, concrete
+from tooling.python.versions import VersionText
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tooling.python.access_paths import AccessPath
-    from tooling.python.conditions import Condition
 
 
 class GuardScope(Protocol):
@@ -98,3 +115,64 @@ class InnerScope:
     def symbol(self, dotted: str) -> object:
         """See `GuardScope`."""
         return self.around.symbol(dotted)
+
+
+CONDITIONS = (CompareVersion, HasName, HasParameter, ModuleExists, Constant, Undecided, Not, AllOf, AnyOf)
+_CONTAINERS = (list, tuple, dict, set)
+RAISES = object()
+"""What a path through a function gives that ends in `raise`."""
+OLDEST_PYTHON = (3, 10)
+"""Code that asks for an older one is answered: nothing that is maintained runs there."""
+
+
+def as_condition(value: object) -> Condition | None:
+    """Return a value as a condition; None where that is not known."""
+    if isinstance(value, CONDITIONS):
+        return value
+    if isinstance(value, GuardSymbol):
+        return value.exists
+    if isinstance(value, _CONTAINERS):  # an empty one that can grow may have grown by then
+        return Constant(bool(value)) if value or isinstance(value, tuple) else None
+    return Constant(bool(value)) if concrete(value) else None
+
+
+def compared_values(left: object, operator: ast.cmpop, right: object) -> object:
+    """One comparison: a condition, or a constant."""
+    if isinstance(left, GuardSymbol) and left.dotted == "sys.version_info" and isinstance(right, tuple):
+        return compare(operator, OLDEST_PYTHON, right) if right <= OLDEST_PYTHON[: len(right)] else UNKNOWN
+    if isinstance(operator, ast.Is | ast.IsNot | ast.Eq | ast.NotEq) and (right is None or isinstance(right, bool)):
+        # `x is None`, `x == True`, where x is a condition (something found or not)
+        found = as_condition(left) if isinstance(left, (GuardSymbol, *CONDITIONS)) else None
+        if found is not None:
+            same = isinstance(operator, ast.Is | ast.Eq)
+            return found if (right is True) is same else negated(found)
+    if isinstance(right, GuardNames) and isinstance(operator, ast.LtE) and isinstance(left, set | frozenset):
+        return all_of([(HasParameter if right.parameters else HasName)(right.of, str(each)) for each in left])
+    if isinstance(operator, ast.In | ast.NotIn):
+        inside: object = UNKNOWN
+        if isinstance(right, GuardNames) and isinstance(left, str):
+            inside = (HasParameter if right.parameters else HasName)(right.of, left)
+        elif isinstance(right, GuardSymbol) and right.dotted == "sys.modules" and isinstance(left, str):
+            inside = ModuleExists(left)
+        elif isinstance(left, VersionText) and (concrete(right)):
+            inside = versions.within(left, right)
+        else:
+            return compare(operator, left, right)
+        found = as_condition(inside)
+        return UNKNOWN if found is None else negated(found) if isinstance(operator, ast.NotIn) else found
+    return versions.compared(left, operator, right)
+
+
+def chosen(test: Condition, then: object, other: object) -> object:
+    """`then if test else other`, where RAISES cannot be reached."""
+    if then is RAISES or other is RAISES or then == other:
+        return other if then is RAISES else then
+    if isinstance(then, GuardSkip) or isinstance(other, GuardSkip):  # the other one is the test as it is
+        then, other = (each.unless if isinstance(each, GuardSkip) else TRUE for each in (then, other))
+        return GuardSkip(any_of([all_of([test, then]), all_of([negated(test), other])]))
+    if isinstance(then, tuple) and isinstance(other, tuple) and len(then) == len(other):
+        return tuple(chosen(test, *pair) for pair in zip(then, other, strict=True))
+    sides = [as_condition(then), as_condition(other)]
+    if sides[0] is None or sides[1] is None or isinstance(then, _CONTAINERS) or isinstance(other, _CONTAINERS):
+        return UNKNOWN
+    return any_of([all_of([test, sides[0]]), all_of([negated(test), sides[1]])])

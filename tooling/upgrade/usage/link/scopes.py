@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Name, SuperOf
-from tooling.python.condition_reader import Unread, read_condition
+from tooling.python.condition_reader import read_condition, unread
 from tooling.python.conditions import Condition, HasName, ModuleExists, Not, all_of, undecided
 from tooling.python.guard_values import GuardClass, GuardDefinition, GuardObject, GuardSymbol
 from tooling.python.operations import UNKNOWN
@@ -103,8 +103,18 @@ class FileScope:
             return self._located(found) or GuardSymbol("." * row[1] + row[2])
         if row[0] == "global":
             return self.find(row[1])
+        if row[0] == "arg" and (text := self._default(*row[1:])):
+            node = parse_expression(text)
+            return None if node is None else GuardDefinition(node, self)
         alternatives = self._link.value(self._path, number)
         return self._value(alternatives[0].value) if len(alternatives) == 1 else None
+
+    def _default(self, qualname: str, name: str) -> str:
+        """The default of a parameter, where that tells something of a release."""
+        found = [
+            text for entry, _, text in self._store.facts(self._path).functions[qualname].parameters if entry == name
+        ]
+        return found[0] if found and found[0] and is_telling(found[0]) else ""
 
     def _value(self, held: Value | None) -> object:
         if isinstance(held, Ours):
@@ -241,7 +251,7 @@ def linked_condition(link: Resolver, store: FactsStore, path: str, number: int) 
     if node is not None:
         return read_condition(node, scope)
     plain = text.startswith("not ") and " and " not in text and " or " not in text
-    return Not(undecided(text[4:], Unread(text[4:], scope))) if plain else undecided(text, Unread(text, scope))
+    return Not(unread(text[4:], scope)) if plain else unread(text, scope)
 
 
 @functools.lru_cache(maxsize=2_000)

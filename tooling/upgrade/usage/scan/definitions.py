@@ -74,6 +74,8 @@ class DefinitionReader:
         self.expressions = expressions
         self.arguments = arguments
         self.statements = statements
+        self._skipping: dict[str, bool] = {}
+        """Fixtures that skip, and whether every test of the file uses them."""
 
     def definition(self, node: Any) -> None:
         """A function or class."""
@@ -100,6 +102,8 @@ class DefinitionReader:
                     for decorator in node.decorator_list
                 ),
             )
+            if self.walk.facts.functions[qualname].fixture and "skip" in self.walk.text(node) and not owner:
+                self._skipping[node.name] = any("autouse=True" in self.walk.text(each) for each in node.decorator_list)
             if binding == "accessor":
                 self.walk.facts.functions[qualname].binding = "property"
             elif owner:
@@ -122,11 +126,16 @@ class DefinitionReader:
 
             def walk() -> None:
                 marks = tuple(mark for outer in _outwards(frame) for mark in outer.marks)
+                asked = {
+                    getattr(one, "value", "")
+                    for each in node.decorator_list
+                    if isinstance(each, ast.Call) and last_name(each.func) == "usefixtures"
+                    for one in each.args
+                }
                 marks += tuple(
-                    self.walk.test_text(f"{UNSKIPPED}({each.arg})", each) + 1
-                    for each in node.args.args
-                    if (known := self.walk.facts.functions.get(each.arg)) is not None and known.fixture
-                    if "skip" in self.walk.lines.text_of(known.line, known.end_line)
+                    self.walk.test_text(f"{UNSKIPPED}({each})", node) + 1
+                    for each, always in self._skipping.items()
+                    if (always and node.name.startswith("test")) or each in values or each in asked
                 )
                 self.walk.conditions, self.walk.attempts, self.walk.switches = (*here, *marks), (), ()
                 self.walk.evaluated = evaluated
@@ -151,8 +160,11 @@ class DefinitionReader:
         function = node.func if isinstance(node, ast.Call) else node
         sign = SKIPS.get(self.walk.dotted(self.annotations.chain(function)), 0)
         if sign and isinstance(node, ast.Call) and node.args:
-            known = not isinstance(node.args[0], ast.Constant)
-            return (sign * (self.walk.test(node.args[0]) + 1),) if known else ()
+            test = node.args[0]
+            if isinstance(test, ast.Constant):  # pytest evaluates a text
+                text = test.value if isinstance(test.value, str) and sign < 0 else ""
+                return (sign * (self.walk.test_text(text, test) + 1),) if text else ()
+            return (sign * (self.walk.test(test) + 1),)
         if sign or _SKIPPING.search(last_name(function)) is None:
             return ()
         return (self.walk.test_text(f"{UNSKIPPED}({self.walk.text(node)})", node) + 1,)

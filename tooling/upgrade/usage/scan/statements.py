@@ -8,7 +8,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.condition_reader import skips
+from tooling.python.condition_reader import RETURNS, skips
 from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.expressions import OPERATORS, constant_key
@@ -34,6 +34,8 @@ _EXITS = frozenset({"sys.exit", "os._exit", "os.abort", "pytest.skip", "pytest.f
 _NO_FIELD = re.compile(r"\b(?:ClassVar|InitVar|KW_ONLY)\b")
 _OF_VERSIONS = re.compile(r"version|VERSION|hasattr|find_spec|signature")
 """In what a class attribute is assigned that conditions may ask for."""
+_REFUSING = re.compile(r"(?:require|check|ensure|assert|verify|validate|need)\w*version")
+_REFUSAL = re.compile(r"\b(?:raise|assert|exit|skip)\b")
 _STRANGERS = (ast.Call, ast.Await, ast.Attribute, ast.Subscript)
 """Expressions that may give something of a package although nobody here says so."""
 _LOOKUPS = frozenset(
@@ -391,9 +393,20 @@ class StatementReader:
             return False
         self.calls.used_call(value)
         name = dotted_name(value.func)
+        if self._may_refuse(name):
+            number = self.walk.test_text(f"{RETURNS}({self.walk.text(value)})", value)
+            self.walk.conditions = (*self.walk.conditions, number + 1)
         if name in self.walk.never_back and not self.walk.is_local(name):
             return True
         return skips(node) or leaves(value, self.walk.dotted(self.annotations.chain(value.func)))
+
+    def _may_refuse(self, name: str) -> bool:
+        """Whether a function of this name may look at versions, and not come back."""
+        own = self.walk.facts.functions.get(name)
+        if own is None:
+            return _REFUSING.search(name.rpartition(".")[2]) is not None
+        text = self.walk.lines.text_of(own.line, own.end_line)
+        return _REFUSAL.search(text) is not None and _OF_VERSIONS.search(text) is not None
 
     def returned(self, node: ast.Return) -> Exits:
         """`return value`."""
