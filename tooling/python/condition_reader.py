@@ -259,12 +259,12 @@ class ConditionReader(ValueEvaluator):
         values = assigned_in(owner, name)
         if len(values) != 1 or self.depth >= MAX_DEPTH:
             return UNKNOWN
-        value, method = values[0]
-        inner = self._inner(scope)
+        (value, method), inner = values[0], self._inner(scope)
         if method is not None:
             arguments = (made.arguments, dict(made.named)) if method.name == "__init__" else ((), {})
             inner.env = inner.bound(method, [made, *arguments[0]], arguments[1])
-        return inner.evaluate(value)
+        found = inner.evaluate(value)  # the scope may know what is of a package
+        return self._followed(scope.find(f"{owner.name}.{name}")) if found is UNKNOWN else found
 
     def _having(self, base: GuardClass | GuardObject, name: str) -> tuple[ast.ClassDef | None, GuardScope, GuardObject]:
         """Return the class that defines a name, the object's or one that it derives from, its scope, and the object."""

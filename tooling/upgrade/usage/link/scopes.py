@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Name, SuperOf
@@ -64,7 +64,9 @@ class FileScope:
         """`Versions.up`, where Versions is a class that another file defines, and methods of one of this file."""
         first, _, last = name.partition(".")
         if first in facts.classes:
-            return self.definition(facts.classes[first].methods.get(last, ""))
+            values = facts.classes[first].attributes.get(last, ())
+            method = facts.classes[first].methods.get(last, "")
+            return self.row(values[0]) if len(values) == 1 and not method else self.definition(method)
         rows = facts.bindings.get(first, ())
         row = facts.nodes[rows[0][0]] if len(rows) == 1 else ("unknown",)
         if row[0] not in ("name", "relative") or "." in last:
@@ -216,8 +218,6 @@ class TestScope:
         if row is None:
             return self._file.find(name)
         found = self._file.row(row[1]) if row[1] > NONE else None
-        if isinstance(found, GuardDefinition) and row[3]:
-            return replace(found, scope=TestScope(row[3], self._file))  # a method: what is kept on its self
         if found is not None and not _is_told_by(row[2], found):
             return found
         node = parse_expression(row[2]) if row[2] else None

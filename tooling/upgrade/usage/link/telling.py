@@ -92,15 +92,11 @@ class TellingNames:
             return is_telling(row[-1])
         if row[0] == "global":
             return self._of_name(path, row[1], member, depth)
-        if row[0] == "own" and row[1] in facts.classes:  # its attributes are bindings where they tell something
-            method = facts.functions.get(facts.classes[row[1]].methods.get(member, ""))
-            text = self.function(path, method) if method is not None else ""
-            return self.in_text(path, text, (), depth - 1) or any(
-                name.startswith(f"{row[1]}.") for name in facts.bindings
-            )
-        if row[0] != "own" or row[1] not in facts.functions:
-            return False
-        text = self.function(path, facts.functions[row[1]])
+        owner = facts.classes.get(row[1]) if row[0] == "own" else None
+        own = (
+            facts.functions.get(row[1] if owner is None else owner.methods.get(member, "")) if row[0] == "own" else None
+        )
+        text = self.function(path, own) if own is not None else ""
         return bool(text) and (_ATTEMPT.search(text) is not None or self.in_text(path, text, (), depth - 1))
 
     def _imported(self, path: str, number: int, member: str = "") -> tuple[str, tuple[str, ...]] | None:

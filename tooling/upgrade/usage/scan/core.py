@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 _BUILTINS = frozenset(dir(builtins))
 _STANDARD = frozenset(sys.stdlib_module_names)
 _PROBES = re.compile(r"(?:hasattr|getattr|dir|signature|fields|getfullargspec)$")
-_ANSWERS = re.compile(r"version|hasattr|find_spec|signature|fields\(|\bdir\(|_available", re.IGNORECASE)
-"""In what is kept on `self` to be asked for later."""
 _TEXT_LIMIT = 400
 """Characters of a condition's source that are kept; longer ones are not about versions."""
 _ALWAYS_HOT = frozenset(
@@ -357,23 +355,6 @@ class WalkState:
                 text = "" if origin is None else self.text(origin)[:_TEXT_LIMIT]
                 inner = () if origin is None else tuple(self._names_in(origin, depth - 1))
                 rows.append((node.id, self.lookup(node.id), text, inner))
-            elif (method := self._method_of_self(node)) and depth:
-                kept = [
-                    (
-                        f"{self.frame.receiver}.{name}",
-                        UNKNOWN,
-                        self.text(origin)[:_TEXT_LIMIT],
-                        tuple(self._names_in(origin, 0)),
-                    )
-                    for (owner, name), origin in self.self_origins.items()
-                    if owner == self.frame.owner and origin is not None and _ANSWERS.search(self.text(origin))
-                ]
-                others = self.facts.classes[self.frame.owner].methods.items()
-                kept += [(f"{self.frame.receiver}.{name}", self.node("own", each), "", ()) for name, each in others]
-                rows.append((ast.unparse(node), self.node("own", method), "", tuple(kept)))
-            elif isinstance(node, ast.Attribute) and (origin := self._kept_on_self(node)) is not None and depth:
-                inner = tuple(self._names_in(origin, depth - 1))
-                rows.append((ast.unparse(node), UNKNOWN, self.text(origin)[:_TEXT_LIMIT], inner))
             elif (
                 isinstance(node, ast.Call)
                 and isinstance(next(iter(node.args), None), ast.Attribute | ast.Call)
@@ -381,20 +362,6 @@ class WalkState:
             ):  # by source: `hasattr(self.llm, "x")`
                 rows.append((ast.unparse(node.args[0]), self.visit.quiet_value(node.args[0]), "", ()))
         return rows
-
-    def _method_of_self(self, node: ast.AST) -> str:
-        """Qualified name of a method or property that the class around defines; ""."""
-        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Name):
-            return ""
-        known = self.facts.classes.get(self.frame.owner) if node.value.id == self.frame.receiver else None
-        return known.methods.get(node.attr, "") if known is not None else ""
-
-    def _kept_on_self(self, node: ast.Attribute) -> ast.expr | None:
-        """The expression that an attribute of `self` was assigned, if that was once in the class."""
-        if not isinstance(node.value, ast.Name) or node.value.id != self.frame.receiver:
-            return None
-        origin = self.self_origins.get((self.frame.owner, node.attr))
-        return origin if origin is not None and _ANSWERS.search(self.text(origin)) else None
 
     def is_local(self, name: str) -> bool:
         """Whether a name is bound by a function or class around, not by the module."""

@@ -33,9 +33,9 @@ Exits = bool
 _EXITS = frozenset({"sys.exit", "os._exit", "os.abort", "pytest.skip", "pytest.fail", "pytest.exit"})
 _NO_FIELD = re.compile(r"\b(?:ClassVar|InitVar|KW_ONLY)\b")
 _OF_VERSIONS = re.compile(r"version|VERSION|hasattr|find_spec|signature")
-"""In what a class attribute is assigned that conditions may ask for."""
 _REFUSING = re.compile(r"(?:require|check|ensure|assert|verify|validate|need)\w*version")
 _REFUSAL = re.compile(r"\b(?:raise|assert|exit|skip)\b")
+"""In functions that may refuse a version, and in their names where they are not at hand."""
 _STRANGERS = (ast.Call, ast.Await, ast.Attribute, ast.Subscript)
 """Expressions that may give something of a package although nobody here says so."""
 _LOOKUPS = frozenset(
@@ -188,9 +188,6 @@ class StatementReader:
         known = self.arguments.known_dict(origin) if origin is not None else None
         if known is None and self.walk.facts.nodes[value][0] == "fields":
             known = KnownDict(more=True, rests=(value,))  # from here on keys may be taken out
-        if self.walk.frame.kind == "class" and origin is not None and _OF_VERSIONS.search(self.walk.text(origin)):
-            span = span_of(origin)
-            self.walk.facts.bindings[f"{self.walk.frame.qualname}.{name}"] = [(UNKNOWN, 0, span)]
         is_made = isinstance(origin, ast.Call) and dotted_name(origin.func).rpartition(".")[2][:1].isupper()
         # `client = redis.Redis()` is of that class, whatever is used on it
         stranger = isinstance(origin, _STRANGERS) and not isinstance(origin, ElementOf)
