@@ -483,7 +483,7 @@ class Emitter:
         row = self._store.facts(value.path).nodes[value.number]
         if row[0] == "instance":
             return f":{last_name(self._store.facts(value.path), row[1])}"
-        return str(row[2]) if row[0] in ("arg", "attr", "item", "options", "put", "some") else ""
+        return str(row[2]) if row[0] in ("arg", "attr", "item", "options", "some") else ""
 
     def _by_keyword(self, path: str, row: Any) -> Alternatives:
         """What a method is called on that nothing types, with a keyword that a package no longer knows; () if a method

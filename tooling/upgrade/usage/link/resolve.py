@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Attribute, Awaited, Called, Entered, InstanceOf, ItemOf, Iterated, Name, SuperOf
@@ -32,9 +32,10 @@ from tooling.upgrade.usage.link.classes import (
 )
 from tooling.upgrade.usage.link.flows import Flows
 from tooling.upgrade.usage.link.telling import TellingNames
+from tooling.upgrade.usage.scan.containers import CONTENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tooling.python.access_paths import AccessPath
     from tooling.upgrade.usage.link.store import FactsStore
@@ -48,6 +49,8 @@ _TAKEN_OUT = {
     **{"awaitable": "await", "context": "enter", "async-context": "enter", "dict": "dict"},
 }
 """What a generic type is -> how values come out of it."""
+_DISPLAYS = frozenset({"unknown", "none", "list", "dict", "keys"})
+"""Kinds of values that a container may begin as which the repository fills."""
 _CONTEXT_MAKERS = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
 
 
@@ -202,7 +205,22 @@ class Resolver:
             if not _is_plain(facts, context):
                 found = guarded(found, (path, context))
             parts.append(found)
-        return joined(parts) if parts else UNKNOWN
+        made = self._filled(path, facts.bindings, name)
+        return joined([*(part for part in parts if not made or part != UNKNOWN), *made] or [UNKNOWN])
+
+    def _filled(self, path: str, kept: Mapping[str, Sequence[Any]], name: str) -> list[Alternatives]:
+        """What a name or attribute is made by what was put into it: a list, a mapping; [] for what is more than a
+        display. kept: values, or rows that begin with one, by name, and by name with a mark of contents."""
+        numbers = [each[0] if isinstance(each, tuple) else each for each in kept.get(name, ())]
+        if not {self._store.facts(path).nodes[number][0] for number in numbers} <= _DISPLAYS:
+            return []
+        made = []
+        for mark, how in CONTENTS:
+            rows = kept.get(f"{name}{mark}", ())
+            inside = [self.value(path, each[0] if isinstance(each, tuple) else each) for each in rows]
+            inside += [] if rows or "}" in name or "]" in name else self._filled(path, kept, f"{name}{mark}")
+            made += [one(Held(how, joined(inside)))] if inside else []
+        return made
 
     def _from_stars(self, path: str, name: str, facts: FileFacts) -> Alternatives:
         """A name that only star imports can supply."""
@@ -282,7 +300,9 @@ class Resolver:
             return self.value(owner.path, facts.annotations[name])
         numbers = [number for number in facts.attributes.get(name, ()) if number != NONE]
         if numbers:
-            return joined(self.value(owner.path, number) for number in numbers)
+            made = self._filled(owner.path, facts.attributes, name)
+            parts = [self.value(owner.path, number) for number in numbers if number > NONE or not made]
+            return joined([*parts, *made])
         return UNKNOWN if name in facts.annotations or name in facts.attributes else None
 
     # ------------------------------------------------------------------------------------------------------- steps
@@ -368,6 +388,8 @@ class Resolver:
                 return one(Ours(_STEPS[kind](value.access_path, row)))
             if isinstance(value, ValueRow) and kind == "item" and isinstance(row[2], int):
                 return value.members[row[2]] if -len(value.members) <= row[2] < len(value.members) else UNKNOWN
+            if isinstance(value, OwnInstance) and kind == "item" and isinstance(row[2], int):
+                return self._field(OwnClass(value.path, value.qualname), row[2])
             if isinstance(value, Untyped) and kind == "await":
                 return one(UNTYPED)
             if isinstance(value, Keys) and kind == "item":
@@ -386,10 +408,22 @@ class Resolver:
         of_keywords = kind == "item" and self._store.facts(path).nodes[row[1]][0] in ("kwargs", "without")
         return one(UNTYPED) if of_keywords and not any(each.value is not None for each in found) else found
 
+    def _field(self, owner: OwnClass, index: int) -> Alternatives:
+        """A field of a named tuple by its place."""
+        facts = self._store.facts(owner.path)
+        kind = facts.classes[owner.qualname]
+        names = (
+            list(kind.annotations) if ("name", "typing.NamedTuple") in (facts.nodes[one] for one in kind.bases) else []
+        )
+        return self.member(OwnInstance(*astuple(owner)), names[index]) if -len(names) <= index < len(names) else UNKNOWN
+
     def view(self, path: str, row: Any) -> Alternatives:
         """`mapping.values()`, `.items()`, `.get(key)`: what a mapping holds, or a method of something else."""
 
         def rule(value: Value) -> Alternatives:
+            how = "await" if row[2] == "result" else "iter" if row[2] not in ("items", "values") else ""
+            if isinstance(value, Held) and value.how == how:
+                return value.inside
             if not isinstance(value, Held) or value.how != "dict":
                 return self.called(self.attribute(one(value), row[2]))
             pair = one(ValueRow((UNKNOWN, value.inside))) if row[2] == "items" else value.inside
@@ -464,7 +498,6 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "without": lambda link, path, row: link.flows.without(path, row),
     "fields": lambda link, path, row: link.flows.fields(path, row),
     "options": lambda link, path, row: one(UNTYPED),
-    "put": lambda link, path, row: link.value(path, row[1]),
     "some": lambda link, path, row: one(UNTYPED),
     "documented": lambda link, path, row: tuple(
         replace(each, evidence=each.evidence or row[2]) for each in link.value(path, row[1])

@@ -44,8 +44,7 @@ class _Walk:
         self.expression = expressions.expression
         self.call, self.used_call, self.awaited_call = calls.call, calls.used_call, calls.awaited_call
         self.quiet_value, self.target_called = arguments.quiet_value, calls.target_called
-        self.keys_of, self.keys_in = arguments.keys_of, arguments.keys_in
-        self.put_into = calls.put_into
+        self.keys_of, self.keys_in, self.strings = arguments.keys_of, arguments.keys_in, arguments.strings
         self.assign = self.statements.assign
         self.definition, self.skip_condition = self.definitions.definition, self.definitions.skip_condition
         state.visit = self

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 ArgumentRow = tuple[Span, str | None, int, str | None, int, Span | None]
 """Span in the call, keyword, position, literal, value, and where it is written if it is unpacked from elsewhere."""
 _LITERAL_LIMIT = 120
+_VALUED = (ast.Name, ast.Attribute, ast.Call, ast.List, ast.Tuple)
 _MAKERS = frozenset(
     {"collections.ChainMap", "collections.OrderedDict", "copy.copy", "copy.deepcopy", "types.MappingProxyType"}
 )
@@ -76,7 +77,7 @@ class ArgumentReader:
             value = self.expressions.value_used(inner)
             self.expressions.operate(inner, value, "iterate")
             if self.walk.facts.nodes[value][0] == "stars" and not found.has_star:
-                found.spread.append((self.walk.node("shifted", value, len(found.given)), span_of(entry)))
+                found.spread.append((self.walk.node("shifted", value, len(found.given)), span_of(inner)))
             found.has_star = True
             return
         for element in shown.elts:
@@ -91,9 +92,7 @@ class ArgumentReader:
 
     def _shown_tuple(self, node: ast.Name) -> ast.expr | None:
         """The tuple that a name was bound to, once: nobody can add to it."""
-        frame = self.walk.frame
-        while frame.inline and node.id not in frame.bound and frame.parent is not None:
-            frame = frame.parent
+        frame = self.walk.holding(node.id)
         if not self.walk.is_local(node.id):
             if len(self.walk.module.history.get(node.id, ())) != 1:
                 return None
@@ -266,9 +265,7 @@ class ArgumentReader:
         return known
 
     def _local_dict(self, name: str) -> KnownDict | None:
-        frame = self.walk.frame
-        while frame.inline and name not in frame.bound and frame.parent is not None:
-            frame = frame.parent
+        frame = self.walk.holding(name)
         if name in frame.bound or frame.kind == "module":
             return frame.dicts.get(name)
         # A constant of the module as functions see it: others may have added to it
@@ -328,9 +325,10 @@ class ArgumentReader:
                     match pair:
                         case ast.Tuple(elts=[ast.Constant(value=str() as name) as key, value]):
                             found[name] = [self._entry(key, name, value)]
-            case ast.Call(func=ast.Name(id="zip"), args=[names, _]):
+            case ast.Call(func=ast.Name(id="zip"), args=[names, values]):
                 for one in self.strings(names):
-                    found[str(one.value)] = [DictEntry(one, str(one.value), UNKNOWN, None, self.walk.conditions)]
+                    each = self.walk.iterated(self.quiet_value(values))
+                    found[str(one.value)] = [DictEntry(one, str(one.value), each, None, self.walk.conditions)]
         return KnownDict(found) if found else None
 
     def _entry(self, key: ast.expr | ast.keyword, name: str, value: ast.expr) -> DictEntry:
@@ -341,7 +339,7 @@ class ArgumentReader:
         if isinstance(node, ast.Dict):
             return self.walk.displays.get(node, UNKNOWN)
         count, later = len(self.walk.facts.uses), len(self.walk.frame.later)
-        value = self.expressions.expression(node) if isinstance(node, ast.Name | ast.Attribute | ast.Call) else 0
+        value = self.expressions.expression(node) if isinstance(node, _VALUED) else 0
         del self.walk.facts.uses[count:]
         del self.walk.frame.later[later:]
         return value

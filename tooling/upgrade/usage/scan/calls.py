@@ -4,12 +4,14 @@ others call something (`partial`, threads, ray, mocks, imports by name)."""
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Any, TypeGuard
+import re
+from typing import TYPE_CHECKING, Any
 
 from tooling.python.source import span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan import handed, mocks
 from tooling.upgrade.usage.scan.arguments import ArgumentReader, CallArguments, constant_name
+from tooling.upgrade.usage.scan.containers import put_by_call
 from tooling.upgrade.usage.scan.expressions import BUILTINS
 from tooling.upgrade.usage.scan.frames import KnownDict
 
@@ -58,6 +60,9 @@ class CallReader:
                 value = builtin(self, node) if builtin is not None else None
                 if value is not None:
                     return value
+        getter = handed.as_lambda(self, function, node)
+        if isinstance(getter, ast.Lambda) and getter is not function:
+            return self.expressions.body_of(getter, self.visited(node))[0]
         target = self.expressions.expression(function, read=False)
         wrapper = _WRAPPERS.get(self.walk.dotted(target)) if target else None
         if wrapper is None and isinstance(function, ast.Attribute):
@@ -73,54 +78,29 @@ class CallReader:
         found = self.arguments.arguments(node.args, node.keywords)
         self._dict_method(node)
         if isinstance(node.func, ast.Attribute):
-            if node.func.attr in _FILLING and found.given:
-                self._put(node.func.value, found.given[-1][4])
-            elif node.func.attr == "add_argument":
+            put_by_call(self.walk, node.func, found)
+            if node.func.attr == "add_argument":
                 self._option(node)
         for argument in (*node.args, *(one.value for one in node.keywords if one.arg is not None)):
             if isinstance(argument, ast.Name):
                 self.arguments.dict_lost(argument.id)
+        if self._is_mocked(target):
+            self.walk.emit("read", node, target)  # a mock takes anything, and gives mocks
+            return UNKNOWN
         self.emit_call(node, target, found, awaited)
         while self.walk.facts.nodes[target][0] == "partial":
             target = int(self.walk.facts.nodes[target][1])
         if isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS:
             mapping = self.arguments.quiet_value(node.func.value)
-            if self.walk.facts.nodes[mapping][0] in ("attr", "global"):
+            if self.walk.facts.nodes[mapping][0] in _NAMED:
                 return self.walk.step("view", mapping, node.func.attr)
         if isinstance(node.func, ast.Attribute) and node.func.attr in _DUMPS and not node.args and not node.keywords:
             return self.walk.step("fields", self.arguments.quiet_value(node.func.value), node.func.attr)
         return self.walk.step("call", target)
 
-    def _put(self, container: ast.expr, value: int) -> None:
-        """`jobs.put(value)`: kept as a name of its own, so that whoever takes something out sees all of it."""
-        if value <= NONE or not self.walk.hot[value]:
-            return
-        held = UNKNOWN  # of a tuple it is not followed which part is taken out again
-        if self.walk.facts.nodes[value][0] != "tuple":
-            held = self.walk.node("documented", value, f"it was put into {self.walk.text(container)}")
-        if isinstance(container, ast.Name):
-            name = f"{container.id}[]"
-            if self.walk.is_local(container.id):
-                before = self.walk.frame.values.get(name, NONE)
-                self.walk.frame.values[name] = self.walk.either([before, held])
-            else:
-                self.walk.facts.bindings.setdefault(name, []).append((held, self.walk.context(), None))
-        elif _is_of_self(container, self.walk):
-            facts = self.walk.facts.classes[self.walk.frame.owner]
-            facts.attributes.setdefault(f"{container.attr}[]", []).append(held)
-
-    def put_into(self, container: ast.expr) -> int:
-        """What the file puts into a container; UNKNOWN if nothing is seen."""
-        if not self.walk.filled or self.walk.text(container) not in self.walk.filled:
-            return UNKNOWN
-        if isinstance(container, ast.Name):
-            if self.walk.is_local(container.id):
-                return self.walk.frame.values.get(f"{container.id}[]", UNKNOWN)
-            return self.walk.node("put", self.walk.node("global", f"{container.id}[]"), container.id)
-        if _is_of_self(container, self.walk):
-            attribute = self.walk.attribute(self.expressions.base(container.value), f"{container.attr}[]")
-            return self.walk.node("put", attribute, container.attr) if attribute > NONE else UNKNOWN
-        return UNKNOWN
+    def _is_mocked(self, target: int) -> bool:
+        row = self.walk.facts.nodes[target]
+        return row[0] == "attr" and self.walk.facts.nodes[row[1]][::2] == ("documented", mocks.OF_MOCK)
 
     def _option(self, node: ast.Call) -> None:
         """`parser.add_argument("--swap-space")`: an attribute of what the parser gives."""
@@ -174,10 +154,7 @@ class CallReader:
         function = node.func
         if not (isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name)):
             return
-        frame = self.walk.frame
-        while frame.inline and function.value.id not in frame.bound and frame.parent is not None:
-            frame = frame.parent
-        known = frame.dicts.get(function.value.id)
+        known = self.walk.holding(function.value.id).dicts.get(function.value.id)
         value = self.walk.lookup(function.value.id)
         growing = known is None and value > NONE and function.attr in ("setdefault", "update")
         if growing and self.walk.is_of_stranger(value):
@@ -220,10 +197,26 @@ class CallReader:
     def attribute_name(self, node: ast.Call) -> str:
         """The name in `getattr(x, "name")`, also where a constant of the file holds it; "" if it is not known."""
         second = node.args[1] if len(node.args) > 1 else node
-        if isinstance(second, ast.Name) and not self.walk.is_local(second.id):
-            second = self.walk.module.origins.get(second.id) or second
+        if isinstance(second, ast.Name):
+            frame = self.walk.holding(second.id) if self.walk.is_local(second.id) else self.walk.module
+            second = frame.origins.get(second.id) or second
         name = constant_name(second)
         return name if name.isidentifier() else ""
+
+    def one_of_names(self, node: ast.Call) -> int:
+        """Value of `getattr(x, name)` where `name` runs over strings that are written out, and nothing asks for it."""
+        second = node.args[1] if len(node.args) == 2 else node
+        names = [str(one.value) for one in self.arguments.strings(second)] if isinstance(second, ast.Name) else []
+        asked = re.compile(rf"\b{getattr(second, 'id', '')}\b")
+        if any(asked.search(self.walk.facts.tests[abs(one) - 1][0]) for one in self.walk.conditions) or not names:
+            return UNKNOWN
+        base, found = self.expressions.base(node.args[0]), []
+        for name in names if all(name.isidentifier() for name in names) else ():
+            value = self.walk.attribute(base, name)
+            if value > NONE:
+                found.append(self.walk.node("documented", value, f"`{asked.pattern[2:-2]}` is {name!r} once"))
+                self.walk.emit("read", node, found[-1])
+        return self.walk.either(found) if found else UNKNOWN
 
     def named_attribute(self, node: ast.Call) -> int | None:
         """Value of `x.name` in `getattr(x, "name", ...)`; None if the name is not known."""
@@ -250,7 +243,7 @@ def _getattr(calls: CallReader, node: ast.Call) -> int:
     value = calls.named_attribute(node)
     if value is None:
         calls.expressions.children(node, True)
-        return UNKNOWN
+        return calls.one_of_names(node)
     calls.walk.emit("read" if len(node.args) == 2 else "probe", node, value)
     if len(node.args) == 2:
         return value
@@ -271,16 +264,6 @@ def _hasattr(calls: CallReader, node: ast.Call) -> int:
     else:
         calls.walk.emit("probe", node, value)
     return UNKNOWN
-
-
-def _is_of_self(node: ast.expr, walk: WalkState) -> TypeGuard[ast.Attribute]:
-    """Whether it is `self.x`."""
-    return (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and bool(walk.frame.owner)
-        and node.value.id == walk.frame.receiver
-    )
 
 
 def _setattr(calls: CallReader, node: ast.Call) -> int:
@@ -385,9 +368,11 @@ def _import(calls: CallReader, node: ast.Call) -> int:
 
 def _dict(calls: CallReader, node: ast.Call) -> int:
     known = calls.arguments.known_dict(node)
-    calls.expressions.children(node, True)
-    for keyword in node.keywords:
-        calls.expressions.expression(keyword.value)
+    given = calls.visited(node)
+    if len(given) == 1 and known is not None and not known.entries:  # of pairs, or of a mapping
+        row = calls.walk.facts.nodes[given[0]]
+        pair = calls.walk.item(calls.walk.iterated(given[0]), 1)
+        return given[0] if row[0] in ("dict", "keys") else calls.walk.step("dict", pair)
     return calls.arguments.keys(known) if known is not None else UNKNOWN
 
 
@@ -429,9 +414,11 @@ _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int | None]] = {
 # ---------------------------------------------------------------------------------------------------------- wrappers
 
 _GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group"})
-_FILLING = frozenset({"append", "appendleft", "put", "put_nowait"})
-_VIEWS = frozenset({"get", "items", "pop", "setdefault", "values"})
-"""Methods of mappings that give what is in them."""
+_TAKING = frozenset({"get", "get_nowait", "pop", "popleft", "setdefault"})
+_VIEWS = _TAKING | {"items", "result", "values"}
+"""Methods of containers and futures that give what is in them."""
+_NAMED = frozenset({"attr", "call", "documented", "either", "global", "item", "iter"})
+"""Kinds of values that may be a container elsewhere."""
 _DUMPS = frozenset({"_asdict", "model_dump"})
 """Methods of records that give their fields."""
 _LOGGERS = frozenset({"getLogger", "get_logger", "init_logger", "getChild", "get_child"})
@@ -532,16 +519,6 @@ def _parsed(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return calls.walk.node("options", key, "args")
 
 
-def _taken(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    """`jobs.get()`, `jobs.popleft()`: what was put in."""
-    assert isinstance(node.func, ast.Attribute)
-    found = calls.put_into(node.func.value)
-    if found <= NONE:
-        return None
-    calls.plain_call(node, target, None)
-    return found
-
-
 def _module_put(calls: CallReader, node: ast.Call, _target: int) -> int:
     """`sys.modules.setdefault("a.b", fake)`."""
     if node.args and (made := constant_name(node.args[0])):
@@ -559,21 +536,22 @@ def _view(calls: CallReader, node: ast.Call, target: int) -> int | None:
     base = calls.walk.facts.nodes[mapping]
     held = UNKNOWN
     key = constant_name(node.args[0]) if node.args and node.func.attr in ("get", "pop") else ""
-    if key and base[0] in ("kwargs", "without"):
-        held = calls.walk.step("item", mapping, key)
+    if key and base[0] in ("kwargs", "keys", "without"):
+        held = calls.walk.item(mapping, key)
     elif base[0] in ("dict", "keys"):
         held = int(base[1 if base[0] == "dict" else 3])
+    elif base[0] == "list" and node.func.attr in _TAKING:
+        held = int(base[1])
     elif base[0] == "instance":
         kind = calls.walk.facts.nodes[base[1]]
         if kind[0] == "param" and len(kind[2]) == 2 and kind[1] in _MAPPINGS:
             held = calls.walk.step("instance", kind[2][1])
     if held <= NONE:
-        # `cache.get("url")` looks a key up
-        return _taken(calls, node, target) if node.func.attr == "get" and not node.args else None
+        return None
     for argument in node.args:
         calls.expressions.expression(argument)
     calls._dict_method(node)
-    if node.func.attr in ("get", "pop", "setdefault"):
+    if node.func.attr in _TAKING:
         return held
     return calls.walk.step("list", held if node.func.attr == "values" else calls.walk.node("tuple", (UNKNOWN, held)))
 
@@ -644,11 +622,11 @@ _METHODS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "values": _view,
     "items": _view,
     "get": _view,
-    "get_nowait": _taken,
+    "get_nowait": _view,
     "parse_args": _parsed,
     "pop": _view,
     "model_validate": _validated,
     "parse_obj": _validated,
-    "popleft": _taken,
+    "popleft": _view,
     **dict.fromkeys(_LOGGERS, _logger),
 }

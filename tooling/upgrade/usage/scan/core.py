@@ -25,12 +25,10 @@ _ALWAYS_HOT = frozenset(
     {"relative", "global", "own", "star", "super", "arg", "kwargs", "stars", "some", "keys", "options"}
 )
 """Kinds of values that other files may have to tell more of."""
-_UNTYPED = frozenset({"arg", "kwargs", "stars", "some", "keys", "options", "put"})
+_UNTYPED = frozenset({"arg", "kwargs", "stars", "some", "keys", "options"})
 """Kinds of values whose elements and forms are of no interest."""
 _STEPS = frozenset({"attr", "await", "call", "enter", "item", "iter"})
 """Kinds of values that come out of another one, which stands behind the kind."""
-_FILLED = re.compile(rb"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)?)\.(?:append|appendleft|put|put_nowait)\(")
-"""What something is put into, one by one."""
 _OF_FORM = frozenset({"await", "enter", "iterate", "operate", "subscript", "unpack"})
 """Uses that say how a value is used, and name nothing of it."""
 
@@ -68,15 +66,15 @@ class Visitor(Protocol):
         """Value of a dict display whose keys are written out; `held` where they are not."""
         ...
 
-    def put_into(self, container: ast.expr) -> int:
-        """What the file puts into a container; UNKNOWN if nothing is seen."""
-        ...
-
     def target_called(self, node: ast.Dict) -> None:
         """Note the call that `{"_target_": "a.B", "key": 1}` stands for."""
 
     def keys_in(self, name: str) -> int:
         """Value of a local dict as far as it is known; UNKNOWN if it is not."""
+        ...
+
+    def strings(self, node: ast.expr) -> list[ast.Constant]:
+        """The constants of a list of strings, written out or bound to a name; [] for anything else."""
         ...
 
     def skip_condition(self, node: ast.expr) -> tuple[int, ...]:
@@ -101,8 +99,9 @@ class WalkState:
         self.displays: dict[ast.Dict, int] = {}
         """Values of dict displays that were visited."""
         self.has_walrus = b":=" in source
-        self.filled = frozenset(found.decode() for found in _FILLED.findall(source))
-        """Names, and "self.x", of containers that something is put into somewhere in the file."""
+        self.has_getters = b"attrgetter" in source or b"methodcaller" in source
+        self.filled: set[str] = set()
+        """Names of containers that something was put into so far."""
         self.conditions: tuple[int, ...] = ()
         self.attempts: tuple[int, ...] = ()
         self.switches: tuple[str, ...] = ()
@@ -142,6 +141,8 @@ class WalkState:
             return True
         if kind in ("either", "tuple"):
             return any(self.hot[member] for member in row[1])
+        if kind == "dict" and len(row) > 2:
+            return self.hot[row[1]] or self.hot[row[2]]
         if kind == "param":
             return any(self.hot[member] for member in row[2])
         return self.hot[row[1]]
@@ -181,6 +182,8 @@ class WalkState:
         row = self.facts.nodes[base]
         if name == "__dict__":
             return self.step("fields", base)
+        if name == "__class__" and row[0] in ("instance", "call"):
+            return int(row[1])
         if row[0] == "import":
             return self.node("import", f"{row[1]}.{name}")
         if row[0] == "name" and not self.hot[base]:
@@ -196,6 +199,8 @@ class WalkState:
             return int(row[1])
         if row[0] == "tuple" and not asynchronous:
             return self.either(row[1])
+        if row[0] == "dict":
+            return int(row[2]) if len(row) > 2 else UNKNOWN
         return self.step("iter", base, asynchronous)
 
     def item(self, base: int, key: str | int | None) -> int:
@@ -240,6 +245,13 @@ class WalkState:
             return rows[0][0]
         return self.node("global", name)
 
+    def holding(self, name: str) -> Frame:
+        """The scope that a name in a lambda or comprehension belongs to, if it is not its own."""
+        frame = self.frame
+        while frame.inline and name not in frame.bound and frame.parent is not None:
+            frame = frame.parent
+        return frame
+
     def is_builtin(self, name: str) -> bool:
         """Whether the name is the builtin here, not something of the file."""
         frame: Frame | None = self.frame
@@ -251,9 +263,7 @@ class WalkState:
 
     def bind(self, name: str, value: int, origin: ast.expr | None = None) -> None:
         """Give a name of the current scope a value."""
-        frame = self.frame
-        while frame.inline and name not in frame.bound and frame.parent is not None:
-            frame = frame.parent  # a walrus in a comprehension
+        frame = self.holding(name)
         if name in frame.outer:
             self._bind_global(name, value, origin)
             return
@@ -265,7 +275,9 @@ class WalkState:
                 outer.history.setdefault(name, []).append(value)
             return
         frame.values[name] = value
-        frame.values.pop(f"{name}[]", None)  # what was put into the container before
+        if name in self.filled:
+            for key in [each for each in frame.values if each.startswith((f"{name}[", f"{name}{{"))]:
+                del frame.values[key]  # what was put into the container before
         frame.dicts.pop(name, None)
         frame.origins[name] = None if name in frame.origins else origin
         if frame.kind == "module":

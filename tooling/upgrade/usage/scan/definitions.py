@@ -12,6 +12,7 @@ from tooling.python.condition_reader import SKIPS, UNSKIPPED, skips
 from tooling.python.module import last_name
 from tooling.python.source import POSITIONAL, each_parameter, methods_in
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, ClassFacts, FunctionFacts
+from tooling.upgrade.usage.scan.arguments import constant_name
 from tooling.upgrade.usage.scan.frames import Frame, KnownDict
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ _NEUTRAL = frozenset(
 """Decorators after which a function still takes and gives what it says."""
 _FIXTURES = frozenset({"pytest.fixture", "pytest_asyncio.fixture"})
 _MODELS = frozenset({"pydantic.BaseModel", "pydantic.RootModel", "pydantic_settings.BaseSettings"})
+_DISPATCHES = (("name", "functools.singledispatch"), ("name", "functools.singledispatchmethod"))
 _SETUPS = frozenset({"asyncSetUp", "setUp", "setUpClass", "setup_class", "setup_method"})
 """Methods that are run before each test of a class, or before all: one that skips skips them."""
 _SKIPPING = re.compile(r"(?:^|_)(?:requires?|skip|needs?|only|if|unless|min)(?:_|$)")
@@ -115,6 +117,7 @@ class DefinitionReader:
             if owner and values and binding != "staticmethod":
                 frame.receiver = next(iter(values))
             frame.values.update(values)
+            self._given_from_outside(node, frame, next(iter(values), "") if frame.receiver else "")
             double = node.args.kwarg
             if double is not None and self.walk.facts.nodes[values[double.arg]][0] == "kwargs":
                 frame.dicts[double.arg] = KnownDict(more=True, rests=(values[double.arg],))
@@ -236,6 +239,43 @@ class DefinitionReader:
             values[rows[0][0]] = own if is_class else self.walk.node("instance", own)
             rows = rows[1:]
         return tuple(rows), values, defaults
+
+    def _given_from_outside(self, node: FunctionNode, frame: Frame, receiver: str) -> None:
+        """What parameters hold by the word of a decorator: `@parametrize("name", [...])`, `@show.register(Image)`."""
+        for call in node.decorator_list:
+            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or not call.args:
+                continue
+            if call.func.attr == "register" and len(call.args) == 1:
+                base = self.walk.facts.nodes[self.annotations.chain(call.func.value)]
+                known = self.walk.facts.functions.get(base[1]) if base[0] == "own" else None
+                names = [each for each in frame.values if each != receiver][:1]
+                if known is not None and any(self.walk.facts.nodes[one] in _DISPATCHES for one in known.decorators):
+                    held = self.walk.step("instance", self.annotations.chain(call.args[0]))
+                    frame.values.update((name, held) for name in names if self.walk.is_untyped(frame.values[name]))
+            elif call.func.attr == "parametrize" and len(call.args) > 1:
+                self._parametrized(call, frame)
+
+    def _parametrized(self, call: ast.Call, frame: Frame) -> None:
+        names = [each.value for each in self.arguments.strings(call.args[0])]
+        names = names or constant_name(call.args[0]).replace(" ", "").split(",")
+        rows = [
+            getattr(row, "args", [row])
+            if last_name(getattr(row, "func", row)) == "param"
+            else row.elts
+            if isinstance(row, ast.Tuple | ast.List) and len(names) > 1
+            else [row]
+            for row in getattr(call.args[1], "elts", [])
+        ]
+        for place, name in enumerate(names):
+            given = [row[place] for row in rows if len(row) == len(names)]
+            if name not in frame.values or not given:
+                continue
+            frame.strings[name] = self.arguments.strings(ast.List(given, ast.Load()))
+            held = [self.arguments.quiet_value(each) for each in given]
+            held = [each for each in held if each > NONE and self.walk.hot[each]]
+            if held and self.walk.is_untyped(frame.values[name]):
+                value = self.walk.node("documented", self.walk.either(held), "a test is given it")
+                frame.values[name] = value
 
     def _qualname(self, name: str, taken: dict[str, Any]) -> str:
         """Unique in the file: of several definitions of one name the later ones get a number."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tooling.python.bound_names import bound_names
 from tooling.python.source import each_parameter
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
+from tooling.upgrade.usage.scan.containers import filled
 from tooling.upgrade.usage.scan.frames import Frame
 
 if TYPE_CHECKING:
@@ -87,7 +88,10 @@ class ExpressionReader:
         """A bare name. Only imported ones are worth a use: locals cannot fail."""
         value = self.walk.lookup(node.id)
         if read and node.id in self.walk.frame.dicts and self.walk.is_of_stranger(value):
-            return self.walk.visit.keys_in(node.id) or value
+            value = self.walk.visit.keys_in(node.id) or value
+            return filled(self.walk, node.id, value) if node.id in self.walk.filled else value
+        if read and node.id in self.walk.filled:
+            value = filled(self.walk, node.id, value)
         kind = self.walk.facts.nodes[value][0] if value > NONE else ""
         if read and kind in _IMPORTED:
             self.walk.emit("read", node, value)
@@ -282,6 +286,8 @@ class ExpressionReader:
             for index, generator in enumerate(node.generators):
                 elements = first if index == 0 else self._elements(generator)
                 self.walk.visit.assign(generator.target, elements)
+                if isinstance(generator.target, ast.Name):
+                    self.walk.frame.strings[generator.target.id] = self.walk.visit.strings(generator.iter)
                 for test in generator.ifs:
                     with self.walk.under(*conditions):
                         self.expression(test)
@@ -289,8 +295,10 @@ class ExpressionReader:
                     self.narrow(test, holds=True)
             with self.walk.under(*conditions):
                 if isinstance(node, ast.DictComp):
-                    self.expression(node.key)
-                    return self.walk.step("dict", self.expression(node.value))
+                    key, value = self.expression(node.key), self.expression(node.value)
+                    if self.walk.facts.nodes[key][0] == "later":  # `{submit(f, x): x for x in rows}`
+                        return self.walk.node("dict", value, key)
+                    return self.walk.step("dict", value)
                 return self.walk.step("list", self.expression(node.elt))
 
     def _elements(self, generator: ast.comprehension) -> int:
@@ -301,9 +309,7 @@ class ExpressionReader:
         value = self.expression(node)
         if self.walk.facts.nodes[value][0] not in _DISPLAYS:
             self.walk.emit("iterate", node, value, awaited=asynchronous)
-        put = self.walk.visit.put_into(node)
-        elements = self.walk.iterated(value, asynchronous)
-        return self.walk.either([elements, put]) if put > NONE else elements
+        return self.walk.iterated(value, asynchronous)
 
     def operate(self, node: ast.AST, value: int, operation: str, other: str = "") -> None:
         """Note what is done with a value by a special method, unless this file made the container itself."""

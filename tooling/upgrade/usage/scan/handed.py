@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tooling.python.source import span_of
 from tooling.upgrade.usage.facts import UNKNOWN
-from tooling.upgrade.usage.scan.arguments import CallArguments
+from tooling.upgrade.usage.scan.arguments import CallArguments, constant_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +40,10 @@ class Calling(Protocol):
 
     def emit_call(self, node: Any, target: int, found: CallArguments, awaited: bool | None = None) -> None:
         """Note a call."""
+
+    def plain_call(self, node: ast.Call, target: int, awaited: bool | None) -> int:
+        """Nothing special: the target called."""
+        ...
 
     def bound_call(
         self, node: Any, function: ast.expr, positional: Sequence[ast.expr], keywords: Sequence[ast.keyword]
@@ -99,11 +103,42 @@ def by_name(
     return read
 
 
+def as_lambda(calls: Calling, node: ast.expr, call: ast.Call) -> ast.expr:
+    """`attrgetter("a.b")` is `lambda each: each.a.b`, `methodcaller("x", 1)` is `lambda each: each.x(1)`; anything else
+    is itself. call: what makes use of it."""
+    if not calls.walk.has_getters:
+        return node
+    if isinstance(node, ast.Name):
+        made = (calls.walk.holding(node.id) if calls.walk.is_local(node.id) else calls.walk.module).origins.get(node.id)
+    else:
+        made = node
+    dotted = calls.walk.dotted(calls.annotations.chain(made.func)) if isinstance(made, ast.Call) else ""
+    if dotted not in ("operator.attrgetter", "operator.methodcaller") or not isinstance(made, ast.Call):
+        return node
+    names = made.args if dotted == "operator.attrgetter" else made.args[:1]
+    read: list[ast.expr] = []
+    for name in names:
+        each: ast.expr = ast.Name("each", ast.Load())
+        for part in constant_name(name).split("."):
+            each = ast.Attribute(each, part, ast.Load())
+            if not part.isidentifier():
+                return node
+        read.append(each)
+    if dotted == "operator.methodcaller":
+        read = [ast.Call(read[0], made.args[1:], made.keywords)]
+    given = ast.arguments([], [ast.arg("each")], None, [], [], None, [])
+    found = ast.Lambda(given, read[0] if len(read) == 1 else ast.Tuple(read, ast.Load()))
+    for inner in (found.body, *(each for each in ast.walk(found.body) if not hasattr(each, "lineno"))):
+        ast.copy_location(inner, call if isinstance(node, ast.Name) else node)
+    return found
+
+
 def with_elements(
     calls: Calling, node: ast.Call, function: ast.expr, given: Sequence[tuple[ast.expr, int]], *, sure: bool = True
 ) -> int:
     """A function that is called with values that stand nowhere: elements of these expressions. What it gives.
     sure: whether nothing else is passed."""
+    function = as_lambda(calls, function, node)
     if isinstance(function, ast.Lambda):
         return calls.expressions.body_of(function, [value for _, value in given])[0]
     target = calls.expressions.expression(function, read=False)
@@ -273,6 +308,16 @@ def resulting(calls: Calling, node: ast.Call, target: int) -> int | None:
     return calls.walk.step("await", value)
 
 
+def waited(calls: Calling, node: ast.Call, target: int) -> int | None:
+    """`done, pending = wait(futures)`."""
+    if not node.args:
+        return None
+    held = calls.walk.step("list", calls.expressions.loop_elements(node.args[0], False))
+    for other in (*node.args[1:], *(one.value for one in node.keywords)):
+        calls.expressions.expression(other)
+    return calls.walk.node("tuple", (held, held)) if held > UNKNOWN else UNKNOWN
+
+
 WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "asyncio.as_completed": scheduled(later=False),
     "asyncio.create_task": scheduled(later=True),
@@ -285,6 +330,9 @@ WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "asyncio.wait_for": scheduled(later=True),
     "atexit.register": handing(0, keywords=True),
     "collections.defaultdict": defaulting,
+    "collections.deque": over(-1, 0),
+    "concurrent.futures.as_completed": over(-1, 0),
+    "concurrent.futures.wait": waited,
     "dataclasses.field": made_by_default,
     "functools.partial": handing(0, "partial", keywords=True),
     "functools.partialmethod": handing(0, "partial", keywords=True),

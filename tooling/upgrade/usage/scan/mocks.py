@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from tooling.upgrade.usage.scan.handed import Calling
 
 
+OF_MOCK = "a mock has what it has"
+"""Why something is taken for an object of a package that takes any arguments."""
+
+
 def _patch_object(calls: Calling, node: ast.Call, target: int) -> int | None:
     value = calls.named_attribute(node)
     if value is None or _creates(node):
@@ -65,6 +69,16 @@ def _autospec(calls: Calling, node: ast.Call, target: int) -> int | None:
     return calls.walk.node("documented", made, "a mock is specified by it") if made > NONE else UNKNOWN
 
 
+def _mock(calls: Calling, node: ast.Call, target: int) -> int | None:
+    """`Mock(spec=Engine)` has what an Engine has, and gives mocks."""
+    given = [one.value for one in node.keywords if one.arg in ("spec", "spec_set")] or node.args[:1]
+    value = calls.annotations.chain(given[0]) if given else UNKNOWN
+    if value <= NONE or not calls.walk.hot[value]:
+        return None
+    calls.plain_call(node, target, None)
+    return calls.walk.node("documented", calls.walk.step("instance", value), OF_MOCK)
+
+
 def _monkeypatch(calls: Calling, node: ast.Call, target: int) -> int | None:
     """pytest's `monkeypatch.setattr(x, "name", value)`; its form with a dotted string is a string like others."""
     if not calls.walk.is_of_stranger(target) or (len(node.args) < 3 and not _creates(node)):
@@ -86,6 +100,7 @@ def _patch_dict(calls: Calling, node: ast.Call, target: int) -> int | None:
 
 
 WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
+    **{f"unittest.mock.{kind}": _mock for kind in ("AsyncMock", "MagicMock", "Mock", "NonCallableMock")},
     "unittest.mock.patch": _patch,
     "mock.patch": _patch,
     "unittest.mock.create_autospec": _autospec,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tooling.python.condition_reader import RETURNS, skips
 from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
+from tooling.upgrade.usage.scan.containers import put
 from tooling.upgrade.usage.scan.expressions import OPERATORS, constant_key
 from tooling.upgrade.usage.scan.frames import DictEntry, ElementOf, KnownDict
 from tooling.upgrade.usage.scan.mocks import created
@@ -149,7 +150,7 @@ class StatementReader:
         elif isinstance(target, ast.Tuple | ast.List):
             self._assign_elements(target, value, origin)
         elif isinstance(target, ast.Subscript):
-            self._assign_item(target, origin)
+            self._assign_item(target, value, origin)
         elif isinstance(target, ast.Starred):
             self.assign(target.value, UNKNOWN)
 
@@ -206,7 +207,7 @@ class StatementReader:
             for mark in origin.elts if isinstance(origin, ast.List | ast.Tuple) else [origin]:
                 self.walk.frame.marks = (*self.walk.frame.marks, *self.walk.visit.skip_condition(mark))
 
-    def _assign_item(self, target: ast.Subscript, origin: ast.expr | None) -> None:
+    def _assign_item(self, target: ast.Subscript, value: int, origin: ast.expr | None) -> None:
         name = target.value.id if isinstance(target.value, ast.Name) else ""
         self.expressions.operate(target, self.expressions.value_used(target.value), "__setitem__")
         key = constant_key(target.slice)
@@ -225,11 +226,13 @@ class StatementReader:
             # `self.options["key"] = value` of what began as a mapping that is written out
             made = self.walk.self_origins.get((self.walk.frame.owner, kept.attr))
             if kept.value.id == self.walk.frame.receiver and isinstance(made, ast.Dict | ast.Call):
-                entry = DictEntry(target.slice, str(key), UNKNOWN, self.arguments.literal(origin), self.walk.conditions)
+                entry = DictEntry(target.slice, str(key), value, self.arguments.literal(origin), self.walk.conditions)
                 added = KnownDict({str(key): [entry]}, more=True)
                 if isinstance(made, ast.Dict) or dotted_name(made.func) == "dict":
                     facts = self.walk.facts.classes[self.walk.frame.owner]
                     facts.attributes.setdefault(kept.attr, []).append(self.arguments.keys(added))
+        if not isinstance(key, str) and not isinstance(target.slice, ast.Slice):
+            put(self.walk, target.value, "{}", value)
         if self.walk.dotted(self.annotations.chain(target.value)) != "sys.modules":
             self.expressions.expression(target.slice)
         elif isinstance(key, str):
