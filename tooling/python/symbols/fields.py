@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tooling.python.operations import UNKNOWN, literal
-from tooling.python.source import dotted_name, parse_expression, text_of
+from tooling.python.source import POSITIONAL, dotted_name, parse_expression, text_of
 from tooling.python.symbols.definitions import INITVAR, Where, external
 from tooling.python.symbols.modules import candidates
-from tooling.python.symbols.symbol import Found, Parameter, Symbol, SymbolKind
+from tooling.python.symbols.symbol import Absent, Found, Parameter, Symbol, SymbolKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -311,6 +311,17 @@ class Fields:
         if style is None or style.name not in ("namedtuple", "typeddict"):
             return None
         return [parameter.name for parameter in self.parameters(symbol, style)]
+
+    def places(self, symbol: Symbol) -> int | None:
+        """How many patterns by position a class takes: `case Point(0, y)`; None if that is not known."""
+        written = self.members.member(symbol, "__match_args__")
+        if isinstance(written, Found):
+            value = literal(written.symbol.value)
+            return len(value) if isinstance(value, tuple) else None
+        style = self.style(symbol)
+        if style is None:
+            return 0 if isinstance(written, Absent) else None
+        return sum(each.kind in POSITIONAL for each in self.parameters(symbol, style))
 
     def is_field(self, symbol: Symbol, name: str) -> Parameter | None:
         """Return the field of that name."""

@@ -251,12 +251,19 @@ class Members:
         return None
 
     def _on_instances(self, symbol: Symbol, where: Where, name: str) -> Resolution | None:
-        """`self.name = value` in a method."""
+        """`self.name = value` in a method, or a slot of that name."""
         located = self.definitions.locate(symbol)
         assert located is not None, "checked by the caller"
         set_here = self.store.instance(located.table, located.binding).attributes.get(name)
         if not set_here:
-            return None
+            scope = self.definitions.scope(symbol)
+            slots = scope.bindings.get("__slots__", ()) if scope is not None else ()
+            named = next((each for each in slots if name in _STRING.findall(each.source)), None)
+            return (
+                Found(self.definitions.make(where.table, name, named._replace(source=""), where.classes))
+                if named
+                else None
+            )
         source, annotation, _, line = next((item for item in set_here if item[1]), set_here[0])
         binding = NameBinding("value", line, line, line, "self", source, annotation)
         return Found(self.definitions.make(where.table, name, binding, where.classes))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import (
     Attribute,
@@ -22,7 +22,7 @@ from tooling.python.access_paths import (
 )
 from tooling.python.operations import literal
 from tooling.python.symbols.calls import misfit
-from tooling.python.symbols.symbol import Definite, Found, Open, Provider, SymbolKind, Values
+from tooling.python.symbols.symbol import Definite, Found, Instance, Open, Provider, SymbolKind, Values
 from tooling.python.symbols.targets import locate
 from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
@@ -195,6 +195,47 @@ def lost_members(case: JudgedUse) -> Iterator[UseProblem]:
     for problem in absences(replace(case, use=named)):
         at_key = replace(problem.place, column=problem.place.column + key.start() + 1)  # the class itself is there
         yield replace(problem, raises="KeyError", place=at_key)
+
+
+def lost_keys(case: JudgedUse) -> Iterator[UseProblem]:
+    """A key that a typed dictionary no longer has: `usage["total"]`. What is in it at run time is not shown by that."""
+    key = _KEY.search(case.use.symbol_text)
+    if case.use.action is not Action.SUBSCRIPT or key is None:
+        return
+    before, after = case.old.value(case.use.target), case.new.value(case.target_after)
+    sides = [side.types if side is not None and not side.open else () for side in (before, after)]
+    kinds = [side[0].symbol if len(side) == 1 and isinstance(side[0], Instance) else None for side in sides]
+    if kinds[0] is None or kinds[1] is None:
+        return
+    had, has = case.old.fields.names(kinds[0]), case.new.fields.names(kinds[1])
+    if has is not None and key[1] in (had or ()) and key[1] not in has:
+        message, symbol = f"{kinds[0].dotted} has no key {key[1]!r} any more", f"{kinds[0].dotted}.{key[1]}"
+        details: dict[str, Any] = {"before": kinds[0], "after": kinds[1], "symbol": symbol, "raises": "KeyError"}
+        yield case.problem(FindingKind.REMOVED, AuditSeverity.WARNING, message, **details)
+
+
+def lost_places(case: JudgedUse) -> Iterator[UseProblem]:
+    """A class takes fewer patterns by position: `case Point(x, y)`."""
+    if case.use.action is not Action.ISINSTANCE or not case.use.count:
+        return
+    for before, after in case.pairs():
+        had, has = case.old.fields.places(before.symbol), case.new.fields.places(after.symbol)
+        if had is not None and has is not None and has < case.use.count <= had:
+            message = f"{case.symbol} takes {has} patterns by position now; {case.use.count} are given here"
+            details: dict[str, Any] = {"before": before.symbol, "after": after.symbol, "raises": "TypeError"}
+            yield case.problem(FindingKind.REMOVED, AuditSeverity.BREAKING, message, **details)
+
+
+def lost_holders(case: JudgedUse) -> Iterator[UseProblem]:
+    """A value is gone of which something is used: `up.CACHE.clear()`."""
+    target, use = case.use.target, case.use
+    if case.before.found or not isinstance(target, Name):
+        return
+    holder = target.dotted.rpartition(".")[0]
+    found = case.old.resolve(holder)
+    if isinstance(found, Found) and found.symbol.kind is SymbolKind.VALUE and use.action in (Action.CALL, Action.READ):
+        read = replace(use, action=Action.READ, target=Name(holder), arguments=None)
+        yield from (replace(each, fixable=False) for each in absences(replace(case, use=read)))
 
 
 def lost_values(case: JudgedUse) -> Iterator[UseProblem]:

@@ -66,10 +66,11 @@ def contradictions(case: JudgedUse) -> Iterator[UseProblem]:
         target, count = case.use.target, case.use.count
         old, new = case.old.unpacked(target), case.new.unpacked(case.target_after)
         told = new is not None and _only_new_tells(case, target)
-        if count is None or (old != count and not told) or new == count:
+        if count is None or old not in (None, count) or new == count:
             return
         if new is None:
             yield from _protocol(case)
+        if new is None or (old is None and not told):
             return
         message = f"{_name(case)} gives {new} values now; {count} are unpacked here"
         names = ", ".join(f"value_{number}" for number in range(1, new + 1))

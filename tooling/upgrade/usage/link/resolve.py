@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Attribute, Awaited, Called, Entered, InstanceOf, ItemOf, Iterated, Name, SuperOf
@@ -32,7 +32,7 @@ from tooling.upgrade.usage.link.classes import (
 )
 from tooling.upgrade.usage.link.flows import Flows
 from tooling.upgrade.usage.link.telling import TellingNames
-from tooling.upgrade.usage.scan.containers import CONTENTS
+from tooling.upgrade.usage.scan.containers import CONTENTS, SLICE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -49,6 +49,11 @@ _TAKEN_OUT = {
     **{"awaitable": "await", "context": "enter", "async-context": "enter", "dict": "dict"},
 }
 """What a generic type is -> how values come out of it."""
+_ASKED = {
+    **{("item", False): "__getitem__", ("iter", False): "__iter__", ("iter", True): "__aiter__"},
+    **{("enter", False): "__enter__", ("enter", True): "__aenter__"},
+}
+"""The special method of the repository's own classes that a step calls, by whether it is asynchronous."""
 _DISPLAYS = frozenset({"unknown", "none", "list", "dict", "keys"})
 """Kinds of values that a container may begin as which the repository fills."""
 _CONTEXT_MAKERS = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
@@ -211,16 +216,20 @@ class Resolver:
     def _filled(self, path: str, kept: Mapping[str, Sequence[Any]], name: str) -> list[Alternatives]:
         """What a name or attribute is made by what was put into it: a list, a mapping; [] for what is more than a
         display. kept: values, or rows that begin with one, by name, and by name with a mark of contents."""
-        numbers = [each[0] if isinstance(each, tuple) else each for each in kept.get(name, ())]
-        if not {self._store.facts(path).nodes[number][0] for number in numbers} <= _DISPLAYS:
-            return []
-        made = []
+        made: list[Alternatives] = []
+        if not self._is_display(path, kept.get(name, ())):
+            return made
         for mark, how in CONTENTS:
             rows = kept.get(f"{name}{mark}", ())
             inside = [self.value(path, each[0] if isinstance(each, tuple) else each) for each in rows]
             inside += [] if rows or "}" in name or "]" in name else self._filled(path, kept, f"{name}{mark}")
             made += [one(Held(how, joined(inside)))] if inside else []
         return made
+
+    def _is_display(self, path: str, kept: Sequence[Any]) -> bool:
+        """Whether all that a name is bound to may be an empty container, or one that is written out."""
+        numbers = [each[0] if isinstance(each, tuple) else each for each in kept]
+        return {self._store.facts(path).nodes[number][0] for number in numbers} <= _DISPLAYS
 
     def _from_stars(self, path: str, name: str, facts: FileFacts) -> Alternatives:
         """A name that only star imports can supply."""
@@ -271,11 +280,22 @@ class Resolver:
         owner = OwnClass(holder.path, holder.qualname)
         lineage = self.lineage(owner)
         instance = not isinstance(holder, OwnClass)
-        for entry in lineage.own[1:] if isinstance(holder, Super) else lineage.own:
+        own = lineage.own[1:] if isinstance(holder, Super) else lineage.own
+        for entry in own:
             found = self._declared(entry, name, instance=instance)
-            if found is not None:
-                unknown = instance and all(each.value is None for each in found)
-                return self.flows.attribute(entry, name) if unknown else found
+            if found is None:
+                continue
+            if instance and all(each.value is None for each in found):
+                found = self.flows.attribute(entry, name)
+            facts = self._store.facts(entry.path).classes[entry.qualname]
+            typed = name in facts.methods or facts.annotations.get(name)
+            if typed or not self._is_display(entry.path, facts.attributes.get(name, ())):
+                return found
+            for each in own:
+                made = self._filled(each.path, self._store.facts(each.path).classes[each.qualname].attributes, name)
+                if made:
+                    return joined([tuple(one for one in found if isinstance(one.value, Held | Keys)), *made])
+            return found
         if not lineage.ours:
             if not instance or lineage.foreign:
                 return UNKNOWN
@@ -300,9 +320,7 @@ class Resolver:
             return self.value(owner.path, facts.annotations[name])
         numbers = [number for number in facts.attributes.get(name, ()) if number != NONE]
         if numbers:
-            made = self._filled(owner.path, facts.attributes, name)
-            parts = [self.value(owner.path, number) for number in numbers if number > NONE or not made]
-            return joined([*parts, *made])
+            return joined(self.value(owner.path, number) for number in numbers)
         return UNKNOWN if name in facts.annotations or name in facts.attributes else None
 
     # ------------------------------------------------------------------------------------------------------- steps
@@ -388,34 +406,35 @@ class Resolver:
                 return one(Ours(_STEPS[kind](value.access_path, row)))
             if isinstance(value, ValueRow) and kind == "item" and isinstance(row[2], int):
                 return value.members[row[2]] if -len(value.members) <= row[2] < len(value.members) else UNKNOWN
-            if isinstance(value, OwnInstance) and kind == "item" and isinstance(row[2], int):
-                return self._field(OwnClass(value.path, value.qualname), row[2])
             if isinstance(value, Untyped) and kind == "await":
                 return one(UNTYPED)
             if isinstance(value, Keys) and kind == "item":
                 entries = [entry for entry in value.entries if row[2] in (None, entry.name)]
                 parts = [self.value(entry.path, entry.value) for entry in entries]
                 return joined([*parts, UNKNOWN] if row[2] is None else parts) if parts else UNKNOWN
-            if isinstance(value, Held) and kind == "item":
+            if isinstance(value, Held) and kind == "item" and row[2] != SLICE:
                 return value.inside if value.how in ("iter", "dict") else UNKNOWN
-            if isinstance(value, OwnInstance) and kind == "enter":
-                asynchronous = row[2]
-                given = self.called(self.attribute(one(value), "__aenter__" if asynchronous else "__enter__"))
-                return self._unwrapped(given, "await") if asynchronous else given
+            if isinstance(value, OwnInstance) and kind != "await":
+                return self._asked(value, row)
+            if row[2:] == (SLICE,):
+                return one(value) if isinstance(value, Held) and value.how == "iter" else UNKNOWN
             return self._unwrapped(one(value), kind)
 
         found = self._each(self.value(path, row[1]), rule)
         of_keywords = kind == "item" and self._store.facts(path).nodes[row[1]][0] in ("kwargs", "without")
         return one(UNTYPED) if of_keywords and not any(each.value is not None for each in found) else found
 
-    def _field(self, owner: OwnClass, index: int) -> Alternatives:
-        """A field of a named tuple by its place."""
-        facts = self._store.facts(owner.path)
-        kind = facts.classes[owner.qualname]
-        names = (
-            list(kind.annotations) if ("name", "typing.NamedTuple") in (facts.nodes[one] for one in kind.bases) else []
-        )
-        return self.member(OwnInstance(*astuple(owner)), names[index]) if -len(names) <= index < len(names) else UNKNOWN
+    def _asked(self, value: OwnInstance, row: Any) -> Alternatives:
+        """What a special method of the repository's class gives, or a field of a named tuple by its place."""
+        facts = self._store.facts(value.path)
+        kind = facts.classes[value.qualname]
+        if row[0] == "item" and ("name", "typing.NamedTuple") in (facts.nodes[base] for base in kind.bases):
+            names = dict(enumerate(kind.annotations))
+            return self.member(value, names[row[2]]) if row[2] in names else UNKNOWN
+        method = _ASKED[row[0], row[0] != "item" and row[2]]
+        given = self.called(self.attribute(one(value), method))
+        how = {"__iter__": "iter", "__aiter__": "iter", "__aenter__": "await"}.get(method, "")
+        return self._unwrapped(given, how) if how else given
 
     def view(self, path: str, row: Any) -> Alternatives:
         """`mapping.values()`, `.items()`, `.get(key)`: what a mapping holds, or a method of something else."""
@@ -426,7 +445,7 @@ class Resolver:
                 return value.inside
             if not isinstance(value, Held) or value.how != "dict":
                 return self.called(self.attribute(one(value), row[2]))
-            pair = one(ValueRow((UNKNOWN, value.inside))) if row[2] == "items" else value.inside
+            pair = one(ValueRow((UNKNOWN, value.inside))) if row[2] in ("items", "popitem") else value.inside
             return one(Held("iter", pair)) if row[2] in ("items", "values") else pair
 
         return self._each(self.value(path, row[1]), rule)
@@ -470,7 +489,7 @@ def _is_plain(facts: FileFacts, context: int) -> bool:
 _STEPS: dict[str, Callable[[Any, Any], Any]] = {
     "await": lambda base, row: Awaited(base),
     "iter": lambda base, row: Iterated(base, bool(row[2])),
-    "item": lambda base, row: ItemOf(base, row[2]),
+    "item": lambda base, row: ItemOf(base, None if row[2] == SLICE else row[2]),
     "enter": lambda base, row: Entered(base, bool(row[2])),
 }
 _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {

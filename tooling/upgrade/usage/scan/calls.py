@@ -236,7 +236,7 @@ class CallReader:
 
 # ---------------------------------------------------------------------------------------------------------- builtins
 
-_COPIES = frozenset({"list", "tuple", "set", "sorted", "reversed", "iter"})
+_COPIES = frozenset({"frozenset", "list", "tuple", "set", "sorted", "reversed", "iter"})
 
 
 def _getattr(calls: CallReader, node: ast.Call) -> int:
@@ -415,7 +415,7 @@ _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int | None]] = {
 
 _GROUPS = frozenset({"add_argument_group", "add_mutually_exclusive_group"})
 _TAKING = frozenset({"get", "get_nowait", "pop", "popleft", "setdefault"})
-_VIEWS = _TAKING | {"items", "result", "values"}
+_VIEWS = _TAKING | {"items", "popitem", "result", "values"}
 """Methods of containers and futures that give what is in them."""
 _NAMED = frozenset({"attr", "call", "documented", "either", "global", "item", "iter"})
 """Kinds of values that may be a container elsewhere."""
@@ -553,7 +553,16 @@ def _view(calls: CallReader, node: ast.Call, target: int) -> int | None:
     calls._dict_method(node)
     if node.func.attr in _TAKING:
         return held
+    if node.func.attr == "popitem":
+        return calls.walk.node("tuple", (UNKNOWN, held))
     return calls.walk.step("list", held if node.func.attr == "values" else calls.walk.node("tuple", (UNKNOWN, held)))
+
+
+def _copied(calls: CallReader, node: ast.Call, target: int) -> int | None:
+    """`rows.copy()`."""
+    assert isinstance(node.func, ast.Attribute)
+    value = calls.arguments.quiet_value(node.func.value)
+    return value if calls.walk.facts.nodes[value][0] in ("list", "dict") and not node.args else None
 
 
 def _logger(calls: CallReader, node: ast.Call, target: int) -> int | None:
@@ -598,6 +607,8 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "attr.asdict": _as_dict,
     "attrs.asdict": _as_dict,
     "dataclasses.asdict": _as_dict,
+    "itertools.product": lambda calls, node, target: _zip(calls, node),
+    "itertools.zip_longest": lambda calls, node, target: _zip(calls, node),
     **handed.WRAPPERS,
     **mocks.WRAPPERS,
     "importlib.import_module": _import_module,
@@ -627,6 +638,8 @@ _METHODS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "pop": _view,
     "model_validate": _validated,
     "parse_obj": _validated,
+    "copy": _copied,
+    "popitem": _view,
     "popleft": _view,
     **dict.fromkeys(_LOGGERS, _logger),
 }

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 CONTENTS = (("[]", "iter"), ("{}", "dict"))
 """How what a container holds is kept, and how it comes out again."""
+SLICE = ":"
+"""The key of a part of a list, which is a list."""
 _ADDING = frozenset({"add", "append", "appendleft", "insert", "put", "put_nowait"})
-_GIVING = frozenset({"get", "setdefault"})
 
 
 def is_of_self(node: ast.expr, walk: WalkState) -> TypeGuard[ast.Attribute]:
@@ -52,11 +53,12 @@ def put_by_call(walk: WalkState, function: ast.Attribute, found: CallArguments) 
 
 def put(walk: WalkState, container: ast.expr, mark: str, value: int) -> None:
     """Keep what is put into a container that a name or an attribute of `self` holds, or that is in one of these."""
-    while isinstance(container, ast.Subscript) or (
-        isinstance(container, ast.Call) and isinstance(container.func, ast.Attribute) and container.func.attr in _GIVING
-    ):  # `groups[key].append(x)`, `groups.setdefault(key, []).append(x)`
-        container = container.value if isinstance(container, ast.Subscript) else container.func.value
-        mark = f"{{}}{mark}"
+    while True:  # `groups[key].append(x)`, `groups.setdefault(key, []).append(x)`
+        match container:
+            case ast.Subscript(value=inner) | ast.Call(func=ast.Attribute(value=inner, attr="get" | "setdefault")):
+                container, mark = inner, f"{{}}{mark}"
+            case _:
+                break
     if value <= NONE or not walk.hot[value]:
         return
     held = walk.node("documented", value, f"it was put into {walk.text(container)}")

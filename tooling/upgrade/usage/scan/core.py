@@ -27,7 +27,7 @@ _ALWAYS_HOT = frozenset(
 """Kinds of values that other files may have to tell more of."""
 _UNTYPED = frozenset({"arg", "kwargs", "stars", "some", "keys", "options"})
 """Kinds of values whose elements and forms are of no interest."""
-_STEPS = frozenset({"attr", "await", "call", "enter", "item", "iter"})
+_STEPS = frozenset({"attr", "await", "call", "enter", "item", "iter", "view"})
 """Kinds of values that come out of another one, which stands behind the kind."""
 _OF_FORM = frozenset({"await", "enter", "iterate", "operate", "subscript", "unpack"})
 """Uses that say how a value is used, and name nothing of it."""

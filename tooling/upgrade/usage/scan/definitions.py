@@ -256,7 +256,7 @@ class DefinitionReader:
                 self._parametrized(call, frame)
 
     def _parametrized(self, call: ast.Call, frame: Frame) -> None:
-        names = [each.value for each in self.arguments.strings(call.args[0])]
+        names = [str(each.value) for each in self.arguments.strings(call.args[0])]
         names = names or constant_name(call.args[0]).replace(" ", "").split(",")
         rows = [
             getattr(row, "args", [row])

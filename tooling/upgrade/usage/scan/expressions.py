@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tooling.python.bound_names import bound_names
 from tooling.python.source import each_parameter
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
-from tooling.upgrade.usage.scan.containers import filled
+from tooling.upgrade.usage.scan.containers import SLICE, filled
 from tooling.upgrade.usage.scan.frames import Frame
 
 if TYPE_CHECKING:
@@ -161,7 +161,14 @@ class ExpressionReader:
                 self.operate(node, value, "subscript")
         else:
             self.operate(node, value, _ITEMS[type(node.ctx)])
-        return self.walk.item(value, constant_key(node.slice))
+        key, row = constant_key(node.slice), self.walk.facts.nodes[value]
+        if row[0] == "fields" and isinstance(key, str) and isinstance(node.ctx, ast.Load):  # `asdict(settings)["size"]`
+            field = self.walk.attribute(row[1], key)
+            if field > NONE:
+                self.walk.emit("read", node, self.walk.node("documented", field, "its fields are the keys"))
+        if isinstance(node.slice, ast.Slice):
+            return value if row[0] == "list" else self.walk.step("item", value, SLICE)
+        return self.walk.item(value, key)
 
     def _chosen(self, node: ast.Subscript) -> int:
         """`{True: lambda: a, False: lambda: b}[condition]`: a lambda's body runs only if it is the one chosen."""
@@ -346,7 +353,11 @@ class ExpressionReader:
         """`a + b`."""
         values = self.value_used(node.left), self.value_used(node.right)
         self.between(node, OPERATORS[type(node.op)], (node.left, node.right), values)
-        return UNKNOWN
+        kinds = [self.walk.facts.nodes[value][0] for value in values]
+        if isinstance(node.op, ast.Mult) and "list" in kinds:
+            return values[kinds.index("list")]
+        joined = kinds[0] == kinds[1] and kinds[0] in ("list", "dict") and isinstance(node.op, ast.Add | ast.BitOr)
+        return self.walk.either(values) if joined else UNKNOWN
 
     def unary(self, node: ast.UnaryOp, read: bool) -> int:
         """`-a`; `not a` is always answered."""
@@ -379,15 +390,14 @@ class ExpressionReader:
             values.append(self.expression(entry.value if isinstance(entry, ast.Starred) else entry))
             if isinstance(entry, ast.Starred):
                 self.operate(entry.value, values[-1], "iterate")
+                values[-1] = self.walk.iterated(values[-1])
             elif isinstance(node, ast.Set):
                 self.operate(node, values[-1], "__hash__")
-        if any(isinstance(entry, ast.Starred) for entry in node.elts) or not any(self.walk.hot[one] for one in values):
+        if not any(self.walk.hot[one] for one in values):
             return UNKNOWN
-        return (
-            self.walk.node("tuple", tuple(values))
-            if isinstance(node, ast.Tuple)
-            else self.walk.step("list", self.walk.either(values))
-        )
+        if isinstance(node, ast.Tuple) and not any(isinstance(entry, ast.Starred) for entry in node.elts):
+            return self.walk.node("tuple", tuple(values))
+        return self.walk.step("list", self.walk.either(values))
 
     def mapping(self, node: ast.Dict, read: bool) -> int:
         """Dict displays."""

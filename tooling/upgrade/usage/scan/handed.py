@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tooling.python.source import span_of
 from tooling.upgrade.usage.facts import UNKNOWN
 from tooling.upgrade.usage.scan.arguments import CallArguments, constant_name
+from tooling.upgrade.usage.scan.containers import put
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -308,6 +309,24 @@ def resulting(calls: Calling, node: ast.Call, target: int) -> int | None:
     return calls.walk.step("await", value)
 
 
+def chained(calls: Calling, node: ast.Call, target: int) -> int | None:
+    """`itertools.chain(rows, others)`, `chain.from_iterable(lists)`."""
+    held = calls.walk.either(value for _, value in elements(calls, node.args))
+    return calls.walk.step("list", calls.walk.iterated(held) if calls.walk.dotted(target)[-1:] == "e" else held)
+
+
+def pushed(calls: Calling, node: ast.Call, target: int) -> int | None:
+    """`heapq.heappush(heap, x)`."""
+    if len(node.args) == 2:
+        put(calls.walk, node.args[0], "[]", calls.arguments.quiet_value(node.args[1]))
+    return None
+
+
+def taken_out(calls: Calling, node: ast.Call, target: int) -> int | None:
+    """`heapq.heappop(heap)`."""
+    return calls.walk.item(calls.expressions.expression(node.args[0]), None) if len(node.args) == 1 else None
+
+
 def waited(calls: Calling, node: ast.Call, target: int) -> int | None:
     """`done, pending = wait(futures)`."""
     if not node.args:
@@ -340,9 +359,15 @@ WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "heapq.nlargest": over(2, 1, name="key"),
     "heapq.nsmallest": over(2, 1, name="key"),
     "itertools.accumulate": over(1, 0, count=2, name="func", same=False),
+    "heapq.heappop": taken_out,
+    "heapq.heappush": pushed,
+    "itertools.chain": chained,
+    "itertools.chain.from_iterable": chained,
+    "itertools.cycle": over(-1, 0),
     "itertools.dropwhile": over(0, 1),
     "itertools.filterfalse": over(0, 1),
     "itertools.groupby": over(1, 0, name="key", same=False),
+    "itertools.islice": over(-1, 0),
     "itertools.starmap": starmapped,
     "itertools.takewhile": over(0, 1),
     "multiprocessing.Process": by_name("target", "args", "kwargs", (1, 3, 4)),

@@ -242,7 +242,9 @@ class StatementReader:
         """`x += value`."""
         other = "" if isinstance(node.value, ast.Constant) else "open"
         operation = f"__i{OPERATORS[type(node.op)][2:]}"
-        self.expressions.expression(node.value)
+        value = self.expressions.expression(node.value)
+        if isinstance(node.op, ast.Add) and self.walk.facts.nodes[value][0] == "list":
+            put(self.walk, node.target, "[]", self.walk.iterated(value))
         if isinstance(node.target, ast.Name):
             self.expressions.operate(node, self.walk.lookup(node.target.id), operation, other)
             known = self.walk.frame.dicts.get(node.target.id)
@@ -577,11 +579,13 @@ class StatementReader:
 
     def _pattern(self, pattern: ast.pattern, subject: ast.expr, shown: str) -> int:
         """Note the uses in a pattern and bind its names; the condition it stands for, 0 if it says nothing."""
-        for inner in ast.walk(pattern):
+        for inner in reversed([*ast.walk(pattern)]):
             if isinstance(inner, ast.MatchAs | ast.MatchStar) and inner.name:
-                self.walk.bind(inner.name, UNKNOWN, subject if inner is pattern else None)
+                kind = getattr(getattr(inner, "pattern", None), "cls", None)
+                value = self.walk.step("instance", self.annotations.chain(kind)) if kind else UNKNOWN
+                self.walk.bind(inner.name, value, subject if inner is pattern else None)
             elif isinstance(inner, ast.MatchClass):
-                self.walk.emit("isinstance", inner.cls, self.expressions.expression(inner.cls, read=False))
+                self._class_pattern(inner)
             elif isinstance(inner, ast.MatchValue):
                 self.expressions.expression(inner.value)
         text = self._compared(pattern, f"({shown})")
@@ -616,6 +620,16 @@ class StatementReader:
         if not texts or len(texts) + len(free) < len(fixed) or len(fixed) + ends < len(parts):
             return ""
         return " and ".join(texts if ends else [f"len({shown}) == {len(fixed)}", *texts])
+
+    def _class_pattern(self, pattern: ast.MatchClass) -> None:
+        """`case Point(0, y=place)`: how many it takes by position, and what its attributes are bound to."""
+        kind = self.expressions.expression(pattern.cls, read=False)
+        self.walk.emit("isinstance", pattern.cls, kind, count=len(pattern.patterns))
+        for name, inner in zip(pattern.kwd_attrs, pattern.kwd_patterns, strict=True):
+            value = self.walk.attribute(self.walk.step("instance", kind), name)
+            self.walk.emit("read", inner, value)
+            if isinstance(inner, ast.MatchAs) and inner.pattern is None and inner.name:
+                self.walk.bind(inner.name, value)
 
 
 def is_type_checking(test: ast.expr) -> bool:
