@@ -296,6 +296,9 @@ class Resolver:
                 if made:
                     return joined([tuple(one for one in found if isinstance(one.value, Held | Keys)), *made])
             return found
+        delegated = self._delegated(lineage.own, name) if instance else []
+        if delegated:
+            return joined(delegated)
         if not lineage.ours:
             if not instance or lineage.foreign:
                 return UNKNOWN
@@ -307,6 +310,20 @@ class Resolver:
             base = client if isinstance(holder, OwnClass) else InstanceOf(client)
         inherited = one(Ours(Attribute(base, name)))
         return joined([inherited, (Alternative(None),)]) if lineage.foreign else inherited
+
+    def _delegated(self, own: Sequence[OwnClass], name: str) -> list[Alternatives]:
+        """What `__getattr__` asks another object for: `return getattr(self.engine, name)`."""
+        for each in own:
+            facts = self._store.facts(each.path)
+            method = facts.functions.get(facts.classes[each.qualname].methods.get("__getattr__", ""))
+            asked = [facts.nodes[number] for number in method.returns] if method is not None else []
+            found = [self.attribute(self.value(each.path, row[1]), name) for row in asked if row[0] == "named"]
+            if found:
+                return [
+                    tuple(replace(one, evidence=one.evidence or "its __getattr__ asks for it") for one in part)
+                    for part in found
+                ]
+        return []
 
     def _declared(self, owner: OwnClass, name: str, *, instance: bool) -> Alternatives | None:
         """A member that the class itself has."""
@@ -360,6 +377,8 @@ class Resolver:
             if isinstance(value, OwnInstance):
                 made = one(value)  # whose `__call__` may be an instance of the same class
                 return self._once(("call", value), lambda: self.called(self.attribute(made, "__call__")))
+            if isinstance(value, Held) and value.how == "call":
+                return value.inside
             return one(UNTYPED) if isinstance(value, OfUntyped) else UNKNOWN
 
         return self._each(base, rule)
@@ -371,7 +390,8 @@ class Resolver:
     def _given(self, function: OwnFunction) -> Alternatives:
         facts = self._store.facts(function.path).functions[function.qualname]
         path = function.path
-        decorators = [self._store.facts(path).nodes[number] for number in facts.decorators]
+        kept = [number for number in facts.decorators if not self._passes_on(path, number)]
+        decorators = [self._store.facts(path).nodes[number] for number in kept]
         makes_context = any(row[0] == "name" and row[1] in _CONTEXT_MAKERS for row in decorators)
         if facts.annotated:
             given = self.value(path, facts.annotation)
@@ -386,6 +406,26 @@ class Resolver:
         if facts.is_generator:
             return one(Held("iter", yielded))
         return one(Held("await", given)) if facts.is_async else given
+
+    def _passes_on(self, path: str, decorator: int) -> bool:
+        """Whether a decorator of the repository gives a function that gives what the decorated one gives."""
+        for each in self.value(path, decorator):
+            if not isinstance(each.value, OwnFunction):
+                return False
+            facts = self._store.facts(each.value.path)
+            parameters = facts.functions[each.value.qualname].parameters
+            called = (
+                ("call", facts.nodes.index(first))
+                if parameters and (first := ("arg", each.value.qualname, parameters[0][0])) in facts.nodes
+                else None
+            )
+            inner = [facts.nodes[number] for number in facts.functions[each.value.qualname].returns]
+            made = [facts.functions[row[1]] for row in inner if row[0] == "own" and row[1] in facts.functions]
+            given = [facts.nodes[number] for one in made for number in one.returns]
+            given = [facts.nodes[row[1]] if row[0] == "await" else row for row in given]
+            if not given or len(made) < len(inner) or any(row != called for row in given):
+                return False
+        return True
 
     def _unwrapped(self, base: Alternatives, how: str) -> Alternatives:
         def rule(value: Value) -> Alternatives:
@@ -409,7 +449,9 @@ class Resolver:
             if isinstance(value, Untyped) and kind == "await":
                 return one(UNTYPED)
             if isinstance(value, Keys) and kind == "item":
-                entries = [entry for entry in value.entries if row[2] in (None, entry.name)]
+                entries = [
+                    entry for entry in value.entries if row[2] in (None, entry.name) or entry.name == f"*{row[2]}"
+                ]
                 parts = [self.value(entry.path, entry.value) for entry in entries]
                 return joined([*parts, UNKNOWN] if row[2] is None else parts) if parts else UNKNOWN
             if isinstance(value, Held) and kind == "item" and row[2] != SLICE:
@@ -420,6 +462,11 @@ class Resolver:
                 return one(value) if isinstance(value, Held) and value.how == "iter" else UNKNOWN
             return self._unwrapped(one(value), kind)
 
+        before = self._store.facts(path).nodes[row[1]]
+        if kind == "await" and before[0] == "view":  # `await queue.get()`
+            held = [each.value for each in self.value(path, before[1])]
+            if all(isinstance(each, Held) and each.how == "iter" for each in held):
+                return self.value(path, row[1])
         found = self._each(self.value(path, row[1]), rule)
         of_keywords = kind == "item" and self._store.facts(path).nodes[row[1]][0] in ("kwargs", "without")
         return one(UNTYPED) if of_keywords and not any(each.value is not None for each in found) else found
@@ -525,10 +572,12 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "dict": lambda link, path, row: one(Held("dict", link.value(path, row[1]))),
     "tuple": lambda link, path, row: one(ValueRow(tuple(link.value(path, number) for number in row[1]))),
     "columns": lambda link, path, row: UNKNOWN,
-    "lambda": lambda link, path, row: UNKNOWN,
+    "lambda": lambda link, path, row: one(Held("call", link.value(path, row[2]))),
     "later": lambda link, path, row: one(Held("await", link.value(path, row[1]))),
     "remote": lambda link, path, row: UNKNOWN,
-    "partial": lambda link, path, row: UNKNOWN,
+    "partial": lambda link, path, row: one(Held("call", link.called(link.value(path, row[1])))),
+    "context": lambda link, path, row: one(Held("enter", link.value(path, row[1]))),
+    "named": lambda link, path, row: UNKNOWN,
     "either": lambda link, path, row: joined(link.value(path, number) for number in row[1]),
     "guarded": lambda link, path, row: guarded(link.value(path, row[1]), (path, row[2])),
 }

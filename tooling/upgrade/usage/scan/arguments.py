@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ArgumentRow = tuple[Span, str | None, int, str | None, int, Span | None]
 """Span in the call, keyword, position, literal, value, and where it is written if it is unpacked from elsewhere."""
 _LITERAL_LIMIT = 120
-_VALUED = (ast.Name, ast.Attribute, ast.Call, ast.List, ast.Tuple)
+_VALUED = (ast.Name, ast.Attribute, ast.Call, ast.Lambda, ast.List, ast.Tuple)
 _MAKERS = frozenset(
     {"collections.ChainMap", "collections.OrderedDict", "copy.copy", "copy.deepcopy", "types.MappingProxyType"}
 )

@@ -48,6 +48,9 @@ class CallReader:
         if self.walk.facts.nodes[value][0] == "remote":
             return UNKNOWN
         self.expressions.operate(node, value, "__await__")
+        row, function = self.walk.facts.nodes[value], node.func
+        if row[0] == "documented" and isinstance(function, ast.Attribute) and function.attr == "get":
+            return value  # `await queue.get()`
         return self.walk.step("await", value)
 
     def _call(self, node: ast.Call, awaited: bool | None) -> int:
@@ -243,6 +246,11 @@ def _getattr(calls: CallReader, node: ast.Call) -> int:
     value = calls.named_attribute(node)
     if value is None:
         calls.expressions.children(node, True)
+        second = node.args[1] if len(node.args) > 1 else node
+        if calls.walk.facts.nodes[calls.arguments.quiet_value(second)][::2] == ("arg", getattr(second, "id", "")):
+            base = calls.arguments.quiet_value(node.args[0])
+            if calls.walk.frame.qualname.endswith(".__getattr__") and base > NONE:
+                return calls.walk.step("named", base)
         return calls.one_of_names(node)
     calls.walk.emit("read" if len(node.args) == 2 else "probe", node, value)
     if len(node.args) == 2:
@@ -445,6 +453,17 @@ def _cast(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return calls.annotations.annotation(node.args[0])
 
 
+def _context(calls: CallReader, node: ast.Call, target: int) -> int | None:
+    """`contextlib.closing(x)` is entered as x."""
+    return calls.walk.step("context", calls.expressions.expression(node.args[0])) if len(node.args) == 1 else None
+
+
+def _type_variable(calls: CallReader, node: ast.Call, target: int) -> int | None:
+    """`TypeVar("E", bound=Engine)`: what is annotated with it is an Engine."""
+    bounds = [one.value for one in node.keywords if one.arg == "bound"] or node.args[1:]
+    return calls.walk.either(map(calls.annotations.type_expression, bounds)) if bounds else None
+
+
 def _same(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return calls.expressions.expression(node.args[0]) if len(node.args) == 1 and not node.keywords else None
 
@@ -613,6 +632,8 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     **mocks.WRAPPERS,
     "importlib.import_module": _import_module,
     "importlib.util.find_spec": _find_spec,
+    **dict.fromkeys(("contextlib.aclosing", "contextlib.closing", "contextlib.nullcontext"), _context),
+    "typing.TypeVar": _type_variable,
     "typing.cast": _cast,
     "typing_extensions.cast": _cast,
     "sys.modules.setdefault": _module_put,

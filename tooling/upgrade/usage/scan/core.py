@@ -99,7 +99,7 @@ class WalkState:
         self.displays: dict[ast.Dict, int] = {}
         """Values of dict displays that were visited."""
         self.has_walrus = b":=" in source
-        self.has_getters = b"attrgetter" in source or b"methodcaller" in source
+        self.has_getters = any(each in source for each in (b"attrgetter", b"itemgetter", b"methodcaller"))
         self.filled: set[str] = set()
         """Names of containers that something was put into so far."""
         self.conditions: tuple[int, ...] = ()
@@ -136,7 +136,7 @@ class WalkState:
         if kind in ("import", "name"):
             return row[1].partition(".")[0] not in _STANDARD
         if kind == "lambda":
-            return False
+            return self.hot[row[2]]
         if kind in _ALWAYS_HOT:
             return True
         if kind in ("either", "tuple"):

@@ -96,7 +96,7 @@ class DefinitionReader:
                 is_async=isinstance(node, ast.AsyncFunctionDef),
                 decorators=decorators,
                 annotation=self.annotations.annotation(node.returns),
-                annotated=node.returns is not None,
+                annotated=node.returns is not None and not self._is_variable(node.returns),
                 parameters=parameters,
                 defaults=defaults,
                 fixture=any(
@@ -212,7 +212,8 @@ class DefinitionReader:
         defaults: dict[str, int] = {}
         documented = _documented(node)
         for entry, kind, default in each_parameter(node.args):
-            annotated = self.annotations.annotation(entry.annotation)
+            is_variable = entry.annotation is not None and self._is_variable(entry.annotation)
+            annotated = UNKNOWN if is_variable else self.annotations.annotation(entry.annotation)
             if default is not None:
                 held = self.expressions.expression(default)
                 if held > NONE and self.walk.hot[held]:
@@ -226,7 +227,7 @@ class DefinitionReader:
                 else annotated
             )
             last = getattr(entry.annotation, "attr", getattr(entry.annotation, "id", ""))
-            takes_anything = entry.annotation is None or last in ("Any", "object")
+            takes_anything = entry.annotation is None or last in ("Any", "object") or is_variable
             if annotated == UNKNOWN and takes_anything:
                 text = documented.get(entry.arg, "") if kind != "star" else ""
                 known = self.annotations.documented(text, "its docstring says so") if text else UNKNOWN
@@ -239,6 +240,15 @@ class DefinitionReader:
             values[rows[0][0]] = own if is_class else self.walk.node("instance", own)
             rows = rows[1:]
         return tuple(rows), values, defaults
+
+    def _is_variable(self, annotation: ast.expr) -> bool:
+        """Whether an annotation is a type variable that may stand for anything."""
+        made = self.walk.module.origins.get(annotation.id) if isinstance(annotation, ast.Name) else None
+        return (
+            isinstance(made, ast.Call)
+            and last_name(made.func) == "TypeVar"
+            and len(made.args) + len(made.keywords) == 1
+        )
 
     def _given_from_outside(self, node: FunctionNode, frame: Frame, receiver: str) -> None:
         """What parameters hold by the word of a decorator: `@parametrize("name", [...])`, `@show.register(Image)`."""

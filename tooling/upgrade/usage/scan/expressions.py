@@ -270,7 +270,7 @@ class ExpressionReader:
             self.walk.frame.values.update(zip((entry.arg for entry in names), given, strict=False))
             result = self.expression(node.body)
         rows = [(one.arg, kind, None if usual is None else "...") for one, kind, usual in each_parameter(arguments)]
-        return result, self.walk.node("lambda", tuple(rows))
+        return result, self.walk.node("lambda", tuple(rows), result)
 
     @contextmanager
     def inline(self, names: set[str]) -> Iterator[None]:

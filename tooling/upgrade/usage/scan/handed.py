@@ -105,8 +105,8 @@ def by_name(
 
 
 def as_lambda(calls: Calling, node: ast.expr, call: ast.Call) -> ast.expr:
-    """`attrgetter("a.b")` is `lambda each: each.a.b`, `methodcaller("x", 1)` is `lambda each: each.x(1)`; anything else
-    is itself. call: what makes use of it."""
+    """`attrgetter("a.b")` is `lambda each: each.a.b`, `methodcaller("x", 1)` is `lambda each: each.x(1)` and
+    `itemgetter(1)` is `lambda each: each[1]`; anything else is itself. call: what makes use of it."""
     if not calls.walk.has_getters:
         return node
     if isinstance(node, ast.Name):
@@ -114,18 +114,22 @@ def as_lambda(calls: Calling, node: ast.expr, call: ast.Call) -> ast.expr:
     else:
         made = node
     dotted = calls.walk.dotted(calls.annotations.chain(made.func)) if isinstance(made, ast.Call) else ""
-    if dotted not in ("operator.attrgetter", "operator.methodcaller") or not isinstance(made, ast.Call):
+    kind = dotted.removeprefix("operator.")
+    if kind not in ("attrgetter", "itemgetter", "methodcaller") or not isinstance(made, ast.Call):
         return node
-    names = made.args if dotted == "operator.attrgetter" else made.args[:1]
+    names = made.args if kind != "methodcaller" else made.args[:1]
     read: list[ast.expr] = []
     for name in names:
         each: ast.expr = ast.Name("each", ast.Load())
+        if kind == "itemgetter":
+            read.append(ast.Subscript(each, name, ast.Load()))
+            continue
         for part in constant_name(name).split("."):
             each = ast.Attribute(each, part, ast.Load())
             if not part.isidentifier():
                 return node
         read.append(each)
-    if dotted == "operator.methodcaller":
+    if kind == "methodcaller":
         read = [ast.Call(read[0], made.args[1:], made.keywords)]
     given = ast.arguments([], [ast.arg("each")], None, [], [], None, [])
     found = ast.Lambda(given, read[0] if len(read) == 1 else ast.Tuple(read, ast.Load()))

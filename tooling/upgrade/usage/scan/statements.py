@@ -525,8 +525,9 @@ class StatementReader:
             self.walk.frame.restore(before)
             row = self.walk.attempt(number, "handler", handlers[index], index, reraises)
             with self.walk.attempted(row):
-                if handler.name:
-                    self.walk.bind(handler.name, UNKNOWN)
+                if handler.name and handler.type is not None:
+                    kinds = map(self.annotations.chain, self._exceptions(handler.type))
+                    self.walk.bind(handler.name, self.walk.either(self.walk.step("instance", kind) for kind in kinds))
                 ended = self.block(handler.body)
             ends.append((ended, self.walk.frame.state(), row))
         self._join(ends, {}, self.walk.attempted)
