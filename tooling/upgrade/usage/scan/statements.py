@@ -15,6 +15,7 @@ from tooling.upgrade.usage.scan.containers import put
 from tooling.upgrade.usage.scan.expressions import OPERATORS, constant_key
 from tooling.upgrade.usage.scan.frames import DictEntry, ElementOf, KnownDict
 from tooling.upgrade.usage.scan.mocks import created
+from tooling.upgrade.usage.scan.patterns import PatternReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,6 +64,7 @@ class StatementReader:
         self.expressions = expressions
         self.arguments = arguments
         self.calls = calls
+        self.patterns = PatternReader(walk, annotations, expressions)
         self._breaks: list[tuple[int, ...]] = []
         """Conditions of the places where the innermost loop is left."""
 
@@ -564,7 +566,7 @@ class StatementReader:
         ends: list[tuple[Exits, FrameState, int]] = []
         for case in node.cases:
             self.walk.frame.restore(before)
-            condition = self._pattern(case.pattern, node.subject, shown)
+            condition = self.patterns.condition(case.pattern, node.subject, shown)
             with self.walk.under(*failed, condition):
                 if case.guard is not None:
                     self.expressions.value_used(case.guard)
@@ -577,60 +579,6 @@ class StatementReader:
                 failed.append(-condition)
         self._join(ends, before[0], self.walk.under)
         return False
-
-    def _pattern(self, pattern: ast.pattern, subject: ast.expr, shown: str) -> int:
-        """Note the uses in a pattern and bind its names; the condition it stands for, 0 if it says nothing."""
-        for inner in reversed([*ast.walk(pattern)]):
-            if isinstance(inner, ast.MatchAs | ast.MatchStar) and inner.name:
-                kind = getattr(getattr(inner, "pattern", None), "cls", None)
-                value = self.walk.step("instance", self.annotations.chain(kind)) if kind else UNKNOWN
-                self.walk.bind(inner.name, value, subject if inner is pattern else None)
-            elif isinstance(inner, ast.MatchClass):
-                self._class_pattern(inner)
-            elif isinstance(inner, ast.MatchValue):
-                self.expressions.expression(inner.value)
-        text = self._compared(pattern, f"({shown})")
-        if text:
-            return self.walk.test_text(text, subject) + 1
-        bare = pattern.pattern if isinstance(pattern, ast.MatchAs) and pattern.pattern is not None else pattern
-        if isinstance(bare, ast.MatchClass):
-            held = self.walk.step("instance", self.annotations.chain(bare.cls))
-            for name in (getattr(pattern, "name", None), subject.id if isinstance(subject, ast.Name) else None):
-                if name and held:
-                    self.walk.frame.values[name] = held
-        return 0
-
-    def _compared(self, pattern: ast.pattern, shown: str) -> str:
-        """A pattern of values as a comparison: `["4", *_]` compares the first element; "" for others."""
-        if isinstance(pattern, ast.MatchValue):
-            return f"{shown} == {self.walk.text(pattern.value)}"
-        if isinstance(pattern, ast.MatchSingleton):
-            return f"{shown} is {pattern.value}"
-        if isinstance(pattern, ast.MatchAs) and pattern.pattern is not None:
-            return self._compared(pattern.pattern, shown)
-        if isinstance(pattern, ast.MatchOr):
-            texts = [self._compared(each, shown) for each in pattern.patterns]
-            return " or ".join(texts) if all(texts) else ""
-        parts = pattern.patterns if isinstance(pattern, ast.MatchSequence) else []
-        ends = isinstance(parts[-1], ast.MatchStar) if parts else True
-        fixed = [each for each in parts if not isinstance(each, ast.MatchStar)]
-        free = [each for each in fixed if isinstance(each, ast.MatchAs) and each.pattern is None]
-        texts = [
-            f"({text})" for number, each in enumerate(fixed) if (text := self._compared(each, f"{shown}[{number}]"))
-        ]
-        if not texts or len(texts) + len(free) < len(fixed) or len(fixed) + ends < len(parts):
-            return ""
-        return " and ".join(texts if ends else [f"len({shown}) == {len(fixed)}", *texts])
-
-    def _class_pattern(self, pattern: ast.MatchClass) -> None:
-        """`case Point(0, y=place)`: how many it takes by position, and what its attributes are bound to."""
-        kind = self.expressions.expression(pattern.cls, read=False)
-        self.walk.emit("isinstance", pattern.cls, kind, count=len(pattern.patterns))
-        for name, inner in zip(pattern.kwd_attrs, pattern.kwd_patterns, strict=True):
-            value = self.walk.attribute(self.walk.step("instance", kind), name)
-            self.walk.emit("read", inner, value)
-            if isinstance(inner, ast.MatchAs) and inner.pattern is None and inner.name:
-                self.walk.bind(inner.name, value)
 
 
 def is_type_checking(test: ast.expr) -> bool:
