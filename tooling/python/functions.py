@@ -578,10 +578,11 @@ def _annotated_deprecations(arguments: ast.arguments) -> dict[str, str]:
 
 
 def _asks_whether_it_is_left_out(test: ast.expr) -> bool:
-    """`if source is None: warn(...)` warns whoever does not pass it."""
+    """`if source is None: warn(...)`, `if path is _UNSPECIFIED: warn(...)` warn whoever does not pass it."""
     if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Is):
         return False
-    return isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
+    other = test.comparators[0]
+    return other.value is None if isinstance(other, ast.Constant) else isinstance(other, ast.Name)
 
 
 def _asks_for_its_content(test: ast.expr) -> bool:

@@ -6,6 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from tooling.python.functions import warned
 from tooling.python.source import REFUSALS, Lines, absolute, decode, dotted_name, module_name, package_of, parse
 from tooling.python.tables import BodyTable, ModuleTable, NameBinding, Star
 
@@ -46,8 +47,15 @@ def scan(path: str, data: bytes) -> tuple[ModuleTable, Lines]:
         dynamic,
         scanner.replaced,
         _MAKES_MODULES.search(lines.text) is not None,
+        _announced(tree, lines.text),
     )
     return table, lines
+
+
+def _announced(tree: ast.Module, text: str) -> str:
+    """Text of a warning at the top level of a module that it is deprecated; "" if there is none."""
+    found = warned(tree.body, {}) if "eprecat" in text else ()
+    return next((said for said, tests in found if not tests), "")
 
 
 def _adds_exports(tree: ast.Module, text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 20
+SCHEMA = 21
 """Counts up whenever the meaning of kept facts changes."""
 
 
@@ -81,6 +81,8 @@ class ModuleTable(NamedTuple):
     """Source of the object that the module puts in its own place in `sys.modules`."""
     makes_modules: bool = False
     """Whether it writes `sys.modules` or uses `sys.meta_path`: other modules may exist through it."""
+    deprecated: str = ""
+    """What importing it warns of in any case."""
     problem: str = ""
     """Why it could not be read."""
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from tooling.python.access_paths import Name, spelled, translated
 from tooling.python.symbols.symbol import Absent, Found
@@ -78,6 +82,8 @@ class JudgedUse:
             and self.old.owns(target.dotted)
             and not self.new.owns(target.dotted)
         ):
+            if _newly_required(self.old, self.new):
+                return Lookup(open=f"{target.dotted} may be of a distribution that only the new version requires")
             container, _, name = target.dotted.rpartition(".")
             return Lookup(absent=(Absent(container or name, name),))
         return sight
@@ -150,6 +156,19 @@ class JudgedUse:
         if self.context.explain is None:
             return None
         return self.context.explain(absent, self.old, self.new, self.use)
+
+
+def _newly_required(old: Upstream, new: Upstream) -> bool:
+    """Whether a release without modules of its own requires what the old one did not: `typer` became `typer-slim`."""
+    return not new.source.roots() and bool(_requirements(new) - _requirements(old))
+
+
+def _requirements(upstream: Upstream) -> set[str]:
+    found: set[str] = set()
+    for text in upstream.source.requires():
+        with suppress(InvalidRequirement):
+            found.add(canonicalize_name(Requirement(text).name))
+    return found
 
 
 def counterpart(symbol: Symbol, candidates: Sequence[Resolved]) -> Resolved:

@@ -74,12 +74,23 @@ def _is_private(part: str) -> bool:
 
 def _text(case: JudgedUse, met: Resolved) -> str:
     """What is announced, at the place where it shows: the way at an import, the thing where it is run or read."""
+    if case.use.action is Action.IMPORT and (text := _of_module(case, met)):
+        return text
     if met.deprecated and case.use.action in _NAMES_IT | _RUNS_IT:
         return met.deprecated if case.use.action is Action.IMPORT or "." in case.use.symbol_text else ""
     if case.use.action in _RUNS_IT:
         return met.symbol.deprecated or _text_inside(case, met.symbol)
     quiet = met.symbol.kind in (SymbolKind.VALUE, SymbolKind.MODULE) or "property" in met.symbol.binding
     return met.symbol.deprecated if quiet and case.use.action in _NAMES_IT else ""
+
+
+def _of_module(case: JudgedUse, met: Resolved) -> str:
+    """What importing the module that an import names warns of."""
+    upstream = case.new if met in case.after.found else case.old
+    dotted = case.use.target.dotted if isinstance(case.use.target, Name) else ""
+    is_module = met.symbol.kind is SymbolKind.MODULE
+    table = upstream.store.module(dotted if is_module else dotted.rpartition(".")[0]) if dotted else None
+    return table.deprecated if table is not None else ""
 
 
 def _text_inside(case: JudgedUse, symbol: Symbol) -> str:

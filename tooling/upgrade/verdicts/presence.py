@@ -120,6 +120,8 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
     ):
         return  # the class of the repository answers for names itself
     kind, replacement = case.explain(absent) or (FindingKind.REMOVED, None)
+    if kind in (FindingKind.PARAM_REMOVED, FindingKind.PARAM_RENAMED):  # a function has the name of the module now
+        kind, replacement = FindingKind.REMOVED, None
     if _receiver_changed(case):
         kind, replacement = FindingKind.RETURN_CHANGED, None
     own = _may_be_of_an_own_class(case)

@@ -255,3 +255,16 @@ def test_a_package_that_nobody_installed_is_imported_as_its_releases_say(world):
     assert [(each["path"], each["line"], each["kind"]) for each in found["findings"]] == [
         ("shop/start.py", 3, "removed")
     ]
+
+
+def test_a_release_that_only_requires_another_may_have_moved_there(world):
+    """`typer` 0.12.0 has no module of its own: `typer-slim`, which it requires, has them."""
+    world.wheel("acme_kit", "1.0", {"kit/__init__.py": "def launch(): ...\n"})
+    world.wheel("acme_kit", "2.0", {}, requires=["acme-kit-slim==2.0"])
+    world.wheel("acme_kit", "3.0", {"other/__init__.py": ""}, requires=["acme-kit-slim==2.0"])
+    world.write("shop/start.py", "import kit\n\nkit.launch()\n")
+    found = world.json("impact", "acme-kit==2.0", "--from", "acme-kit==1.0", expect={0, 10})
+    assert found["findings"] == []
+    assert any("only the new version requires" in each["why"] for each in found["audits"][0]["open"])
+    found = world.json("impact", "acme-kit==3.0", "--from", "acme-kit==1.0", expect=10)
+    assert {each["kind"] for each in found["findings"]} == {"removed"}

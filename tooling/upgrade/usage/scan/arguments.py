@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.source import span_of
-from tooling.upgrade.usage.facts import NONE, UNKNOWN, Span
+from tooling.upgrade.usage.facts import NONE, UNKNOWN, ArgumentRow, Span
 from tooling.upgrade.usage.scan.expressions import MAPPED
 from tooling.upgrade.usage.scan.frames import DictEntry, KnownDict
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tooling.upgrade.usage.scan.expressions import ExpressionReader
     from tooling.upgrade.usage.scan.frames import Frame
 
-ArgumentRow = tuple[Span, str | None, int, str | None, int, Span | None]
-"""Span in the call, keyword, position, literal, value, and where it is written if it is unpacked from elsewhere."""
 _LITERAL_LIMIT = 120
 _VALUED = (ast.Name, ast.Attribute, ast.Call, ast.Lambda, ast.List, ast.Tuple)
 _MAKERS = frozenset(

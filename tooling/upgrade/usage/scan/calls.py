@@ -81,7 +81,7 @@ class CallReader:
         found = self.arguments.arguments(node.args, node.keywords)
         self._dict_method(node)
         if isinstance(node.func, ast.Attribute):
-            put_by_call(self.walk, node.func, found)
+            put_by_call(self.walk, node.func, found.given)
             if node.func.attr == "add_argument":
                 self._option(node)
         for argument in (*node.args, *(one.value for one in node.keywords if one.arg is not None)):

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeGuard
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from tooling.upgrade.usage.scan.arguments import CallArguments
+    from tooling.upgrade.usage.facts import ArgumentRow
     from tooling.upgrade.usage.scan.core import WalkState
 
 CONTENTS = (("[]", "iter"), ("{}", "dict"))
@@ -38,14 +38,14 @@ def is_of_self(node: ast.expr, walk: WalkState) -> TypeGuard[ast.Attribute]:
     )
 
 
-def put_by_call(walk: WalkState, function: ast.Attribute, found: CallArguments) -> None:
+def put_by_call(walk: WalkState, function: ast.Attribute, given: Sequence[ArgumentRow]) -> None:
     """`rows.append(x)`, `rows.extend(more)`, `pool.setdefault(name, x)`."""
-    value = found.given[-1][4] if found.given else UNKNOWN
+    value = given[-1][4] if given else UNKNOWN
     if function.attr in _ADDING:
         put(walk, function.value, "[]", value)
     elif function.attr == "extend":
         put(walk, function.value, "[]", walk.iterated(value))
-    elif function.attr == "setdefault" and len(found.given) == 2 and found.given[0][3] is None:
+    elif function.attr == "setdefault" and len(given) == 2 and given[0][3] is None:
         put(walk, function.value, "{}", value)
     elif function.attr == "update" and walk.facts.nodes[value][0] == "dict":
         put(walk, function.value, "{}", int(walk.facts.nodes[value][1]))
