@@ -85,8 +85,6 @@ class AuditFinding:
     """1-based, of the expression that fails: the name in an import, the keyword of a call, the `def` of an override."""
     column: int = 0
     """0-based, in UTF-8 bytes as `ast` counts."""
-    written: tuple[int, int] | None = None
-    """Line and column of the key of a mapping that is unpacked here: what `--fix` edits; None for the same place."""
     end_line: int
     kind: FindingKind
     severity: AuditSeverity

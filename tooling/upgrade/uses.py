@@ -54,15 +54,14 @@ class Argument:
     """One argument of a call."""
 
     place: SourcePlace
-    """Where it is written: in the call, or where the mapping was made that the call unpacks."""
     name: str | None
     """Keyword; None for a positional one."""
     position: int
     """Of a positional one; -1 for keywords."""
     literal: str | None = None
     """Source of a literal value."""
-    unpacked: SourcePlace | None = None
-    """The `**x` or `*x` of the call that brings it here; None where the call itself spells it."""
+    from_mapping: bool = False
+    """A keyword known from a literal dict that was unpacked, or one of several values that stand at its place."""
     function: ClientMethod | None = None
     """Shape of a function of the repository that is passed."""
 

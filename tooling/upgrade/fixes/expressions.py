@@ -135,8 +135,8 @@ def called(source: EditableSource, finding: AuditFinding) -> Any:
 
 
 def place(finding: AuditFinding) -> tuple[int, int]:
-    """Line and column of what is edited, as `EditableSource.start` gives those of a node."""
-    return finding.written or (finding.line, finding.column)
+    """Line and column of a finding, as `EditableSource.start` gives those of a node."""
+    return finding.line, finding.column
 
 
 def _keyword(source: EditableSource, finding: AuditFinding) -> tuple[Any, Any]:

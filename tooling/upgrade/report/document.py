@@ -74,7 +74,6 @@ def finding_object(finding: AuditFinding) -> dict[str, Any]:
     return {
         **asdict(finding),
         "confidence": round(finding.confidence, 2),
-        "written": dict(zip(("line", "column"), finding.written, strict=True)) if finding.written else None,
         "parameter": finding.parameter or None,
         "old": _side(finding.old),
         "new": _side(finding.new),

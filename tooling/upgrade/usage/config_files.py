@@ -75,8 +75,7 @@ def _use(
     if keyword is None:
         return Use(action=Action.STRING, place=place, target=Name(dotted), package=package, symbol_text=dotted)
     name, at, start = keyword
-    key = SourcePlace(path, at, start, at, start + len(name))
-    argument = Argument(key, name, -1, unpacked=key)
+    argument = Argument(SourcePlace(path, at, start, at, start + len(name)), name, -1, from_mapping=True)
     arguments = PassedArguments((argument,), has_star=True, has_double_star=True, partial=True)
     return Use(
         action=Action.CALL, place=place, target=Name(dotted), package=package, arguments=arguments, symbol_text=dotted

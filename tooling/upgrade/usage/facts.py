@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SCHEMA = 26
+SCHEMA = 27
 """Part of the cache's key; raised with each change of what facts are."""
 
 UNKNOWN = 0
@@ -29,8 +29,8 @@ BindingRow = tuple[int, int, "tuple[int, ...] | None"]
 """Value, context, span of the expression it came from; a fifth number in it is an element of that."""
 TestRow = tuple[str, tuple[Any, ...], Span]
 """Source, the local names in it (name, value, source of its value, names in that), span."""
-ArgumentRow = tuple[Span, "str | None", int, "str | None", int, "Span | None"]
-"""Span in the call, keyword, position, literal, value, and where it is written if it is unpacked from elsewhere."""
+ArgumentRow = tuple[Span, "str | None", int, "str | None", int, bool]
+"""Span, keyword, position, literal, value, from a mapping."""
 ContextRow = tuple[tuple[int, ...], tuple[int, ...], tuple[str, ...], str, bool]
 """Tests (number + 1; negative where it must fail), attempts, switches, function, evaluated."""
 AttemptRow = tuple[int, str, tuple[Any, ...], int, bool]

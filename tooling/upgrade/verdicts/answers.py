@@ -59,7 +59,7 @@ def by_position(after: Signature, arguments: PassedArguments, name: str) -> Repl
     first = sum(argument.name is None for argument in arguments.given)
     named = [argument.name for argument in arguments.given if argument.name is not None]
     in_order = named[: order.index(name) - first + 1] == order[first : order.index(name) + 1]
-    written = not any(argument.unpacked for argument in arguments.given)
+    written = not any(argument.from_mapping for argument in arguments.given)
     return Replacement(name, "by position", certain=in_order and written and not arguments.has_star)
 
 

@@ -411,7 +411,7 @@ class _Comparison:
         replacement: Replacement | None = None,
     ) -> CallChange:
         other_file = argument.place.path not in ("", self.case.use.place.path)
-        if replacement is not None and argument.unpacked and (other_file or argument.name is None):
+        if replacement is not None and argument.from_mapping and (other_file or argument.name is None):
             replacement = replace(replacement, certain=False)  # what is unpacked there may be used elsewhere too
         return CallChange(kind, parameter, argument.place, message, severity, raises, replacement)
 

@@ -141,28 +141,22 @@ def _certain(problem: UseProblem, use: Use) -> UseProblem:
 def _finding(problem: UseProblem, use: Use, context: JudgeContext, fallback: str) -> AuditFinding:
     conditions = [describe(condition) for condition in use.conditions]
     guard = "; ".join(part for part in (*conditions, fallback) if part)
-    written, given = problem.place, use.arguments.given if use.arguments is not None else ()
-    place = next((each.unpacked for each in given if each.unpacked and each.place == written), written)
-    there = "" if place.line == written.line else f"line {written.line}"
-    if written.path not in ("", place.path):
-        there = f"{written.path}:{written.line}"
     return AuditFinding(
-        path=place.path or use.place.path,
-        line=place.line,
-        column=place.column,
-        end_line=place.end_line,
-        written=(written.line, written.column) if there else None,
+        path=problem.place.path or use.place.path,
+        line=problem.place.line,
+        column=problem.place.column,
+        end_line=problem.place.end_line,
         kind=problem.kind,
         severity=problem.severity,
         confidence=round(problem.confidence, 3),
         distribution=context.distribution,
         symbol=problem.symbol,
         parameter=problem.parameter,
-        message=f"{problem.message} (it is written in {there})" if there else problem.message,
+        message=problem.message,
         old=problem.old,
         new=problem.new,
         replacement=problem.replacement,
-        fixable=problem.fixable and written.path in ("", place.path),
+        fixable=problem.fixable,
         guard=guard,
     )
 

@@ -61,7 +61,7 @@ def test_what_is_unpacked(index, code, expected, star, double):
 
 def test_a_keyword_from_a_mapping_stands_where_its_key_stands(index):
     use = call(index("from pkg import f\nk = {\n    'a': 1,\n}\nf(**k)\n"))
-    assert [(one.place.line, one.unpacked.line) for one in use.arguments.given] == [(3, 5)]
+    assert [(one.place.line, one.from_mapping) for one in use.arguments.given] == [(3, True)]
 
 
 def test_a_constant_of_the_module_is_unpacked_in_functions(index):

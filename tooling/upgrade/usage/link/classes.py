@@ -92,8 +92,6 @@ class KeyEntry:
     context: int
     evidence: str = ""
     """Why it is only likely that the mapping has it; "" if that is written out."""
-    passed: tuple[int, int, int, int] | None = None
-    """Where a call of the repository passes it on; None if it is unpacked for the first time."""
 
     @property
     def position(self) -> str:

@@ -59,7 +59,7 @@ from tooling.upgrade.uses import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tooling.upgrade.usage.facts import ContextRow, FileFacts, Span
+    from tooling.upgrade.usage.facts import ContextRow, FileFacts
     from tooling.upgrade.usage.link.reach import Importers
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import FactsStore
@@ -390,12 +390,10 @@ class Emitter:
             if action == "call":
                 yield from self._handed_on(path, use, dict(row[4])["arguments"][4], fields)
 
-    def _handed_on(
-        self, path: str, use: Use, spread: Iterable[tuple[int, Span]], fields: frozenset[str]
-    ) -> Iterator[Use]:
+    def _handed_on(self, path: str, use: Use, spread: Iterable[int], fields: frozenset[str]) -> Iterator[Use]:
         """One use for each keyword that comes out of a mapping from elsewhere: each may be passed, or not."""
         seen = set()
-        for number, unpacked in spread:
+        for number in spread:
             for alternative in self._link.value(path, number):
                 for entry in alternative.value.entries if isinstance(alternative.value, Keys) else ():
                     if entry in seen or entry.name in fields:
@@ -408,7 +406,7 @@ class Emitter:
                         None if entry.position else entry.name,
                         int(entry.position[1:]) if entry.position else -1,
                         entry.literal,
-                        unpacked=SourcePlace(*((entry.path, *entry.passed) if entry.passed else (path, *unpacked))),
+                        from_mapping=True,
                     )
                     yield replace(
                         use,
@@ -587,15 +585,8 @@ class Emitter:
     def _arguments(self, path: str, row: Any) -> PassedArguments:
         given, has_star, has_double_star, partial, _ = row
         arguments = tuple(
-            Argument(
-                SourcePlace(path, *(written or span)),
-                name,
-                position,
-                literal,
-                SourcePlace(path, *span) if written else None,
-                self._function(path, value),
-            )
-            for span, name, position, literal, value, written in given
+            Argument(SourcePlace(path, *span), name, position, literal, mapping, self._function(path, value))
+            for span, name, position, literal, value, mapping in given
         )
         return PassedArguments(arguments, has_star, has_double_star, partial)
 

@@ -155,7 +155,7 @@ class Flows:
     ) -> Iterator[Alternatives]:
         for value in _landing(arguments, [each[0] for each in facts.parameters if each[1] in POSITIONAL], name):
             yield guarded(self._value(path, value), (path, context))
-        for value, _ in arguments[4]:
+        for value in arguments[4]:
             yield from (self._value(each.path, each.value) for each in self._entries(path, value) if each.name == name)
 
     def _fixture(self, path: str, name: str) -> Iterator[Alternatives]:
@@ -287,10 +287,10 @@ class Flows:
         named = {each[0] for each in facts.parameters}
         entries: list[KeyEntry] = []
         for file, arguments, context in self.callers(OwnFunction(path, row[1])):
-            for span, name, _, literal, value, written in arguments[0]:
+            for span, name, _, literal, value, _ in arguments[0]:
                 if name is not None and name not in named:
-                    entries.append(KeyEntry(file, name, written or span, literal, value, context, passed=span))
-            for number, _ in arguments[4]:
+                    entries.append(KeyEntry(file, name, span, literal, value, context))
+            for number in arguments[4]:
                 entries += [each for each in self._entries(file, number) if each.name not in {*named, each.position}]
         return one(Keys(tuple(dict.fromkeys(entries)))) if entries else UNKNOWN
 
@@ -303,10 +303,10 @@ class Flows:
         taken = sum(each[1] in POSITIONAL for each in facts.parameters)
         entries: list[KeyEntry] = []
         for file, arguments, context in self.callers(OwnFunction(path, row[1])):
-            for span, name, place, literal, value, written in arguments[0]:
-                if name is None and place >= 0:
-                    entries.append(KeyEntry(file, f"*{place}", written or span, literal, value, context, passed=span))
-            for number, _ in arguments[4]:
+            for span, name, position, literal, value, _ in arguments[0]:
+                if name is None and position >= 0:
+                    entries.append(KeyEntry(file, f"*{position}", span, literal, value, context))
+            for number in arguments[4]:
                 entries += [entry for entry in self._entries(file, number) if entry.position]
         return _shifted(entries, -taken)
 

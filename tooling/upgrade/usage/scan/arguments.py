@@ -36,8 +36,8 @@ class CallArguments:
         self.partial = False
         self.conditional: list[tuple[tuple[int, ...], ArgumentRow]] = []
         """Keywords of a dict that are set only under further conditions."""
-        self.spread: list[tuple[int, Span]] = []
-        """Values of `*x` and `**x` whose content other functions or files may tell, and where those stand."""
+        self.spread: list[int] = []
+        """Values of `*x` and `**x` whose content other functions or files may tell."""
 
     def row(self) -> tuple[Any, ...]:
         """For the facts."""
@@ -75,7 +75,7 @@ class ArgumentReader:
             value = self.expressions.value_used(inner)
             self.expressions.operate(inner, value, "iterate")
             if self.walk.facts.nodes[value][0] == "stars" and not found.has_star:
-                found.spread.append((self.walk.node("shifted", value, len(found.given)), span_of(inner)))
+                found.spread.append(self.walk.node("shifted", value, len(found.given)))
             found.has_star = True
             return
         for element in shown.elts:
@@ -86,7 +86,7 @@ class ArgumentReader:
                 found.given.append(self._argument(element, span_of(element), None, place))
             else:
                 value = self.quiet_value(element)
-                found.given.append((span_of(entry), None, place, self.literal(element), value, span_of(entry)))
+                found.given.append((span_of(entry), None, place, self.literal(element), value, True))
 
     def _shown_tuple(self, node: ast.Name) -> ast.expr | None:
         """The tuple that a name was bound to, once: nobody can add to it."""
@@ -100,7 +100,7 @@ class ArgumentReader:
 
     def _argument(self, node: ast.expr, span: Span, name: str | None, position: int) -> ArgumentRow:
         value = self.expressions.expression(node)
-        return (span, name, position, self.literal(node), value, None)
+        return (span, name, position, self.literal(node), value, False)
 
     def literal(self, node: ast.expr) -> str | None:
         """Source of a literal."""
@@ -119,18 +119,16 @@ class ArgumentReader:
         if known is None:
             found.has_double_star = True
             value = self.quiet_value(node)
-            self._spread_value(found, value, span_of(node))
+            self._spread_value(found, value)
             self.expressions.operate(node, value, MAPPED)
             return
         found.has_double_star |= known.more
         for value in self.rests(known):
-            self._spread_value(found, value, span_of(node))
+            self._spread_value(found, value)
         here = len(self.walk.conditions)
         for entries in known.entries.values():
             for entry in entries:
-                whole, key = span_of(node), span_of(entry.key)
-                inside = whole[:2] <= key[:2] and key[2:] <= whole[2:]
-                row = (key if inside else whole, entry.name, -1, entry.literal, entry.value, key)
+                row = (span_of(entry.key), entry.name, -1, entry.literal, entry.value, True)
                 further = tuple(one for one in entry.conditions if one not in self.walk.conditions[:here])
                 if further:
                     found.has_double_star = True  # or not: nothing may be called missing
@@ -138,9 +136,9 @@ class ArgumentReader:
                 else:
                     found.given.append(row)
 
-    def _spread_value(self, found: CallArguments, value: int, span: Span) -> None:
+    def _spread_value(self, found: CallArguments, value: int) -> None:
         if value > NONE and self.walk.hot[value]:
-            found.spread.append((value, span))
+            found.spread.append(value)
 
     # ---------------------------------------------------------------------------------------------- known dicts
 

@@ -148,8 +148,7 @@ class CallReader:
         found.has_star = found.has_double_star = found.partial = True
         for name, (key, value) in known.items():
             if name and not name.startswith("_"):
-                row = (span_of(key), name, -1, self.arguments.literal(value), UNKNOWN, span_of(key))
-                found.given.append(row)
+                found.given.append((span_of(key), name, -1, self.arguments.literal(value), UNKNOWN, True))
         self.emit_call(node, self.walk.node("import", dotted), found)
 
     def _dict_method(self, node: ast.Call) -> None:
@@ -589,7 +588,7 @@ def _logger(calls: CallReader, node: ast.Call, target: int) -> int | None:
     if len(node.args) != 1 or not constant_name(node.args[0]):
         return None
     found = CallArguments()
-    found.given.append((span_of(node.args[0]), None, 0, calls.walk.text(node.args[0]), UNKNOWN, None))
+    found.given.append((span_of(node.args[0]), None, 0, calls.walk.text(node.args[0]), UNKNOWN, False))
     calls.emit_call(node, target, found)
     return calls.walk.step("call", target)
 

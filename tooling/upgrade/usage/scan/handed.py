@@ -148,7 +148,7 @@ def with_elements(
         return calls.expressions.body_of(function, [value for _, value in given])[0]
     target = calls.expressions.expression(function, read=False)
     found = CallArguments()
-    found.given = [(span_of(one), None, place, None, value, span_of(one)) for place, (one, value) in enumerate(given)]
+    found.given = [(span_of(one), None, place, None, value, True) for place, (one, value) in enumerate(given)]
     found.partial = not sure
     if calls.walk.facts.nodes[target][0] != "partial":
         calls.emit_call(function, target, found)
