@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _MADE = ("field", "Field", "attrib", "ib")
 """What says the default of a field by its keywords."""
+MAX_STATEMENTS = 30
 
 
 def function_in(body: ast.ClassDef, name: str) -> ast.FunctionDef | None:
@@ -74,3 +75,9 @@ def fields_of(body: ast.ClassDef) -> list[str]:
     return [
         each.target.id for each in body.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
     ]
+
+
+@functools.lru_cache(maxsize=2_000)
+def is_small(function: ast.FunctionDef) -> bool:
+    """Whether a function is short enough to be followed."""
+    return sum(isinstance(node, ast.stmt) for node in ast.walk(function)) <= MAX_STATEMENTS

@@ -4,15 +4,13 @@
     # CompareVersion(VersionSource.MODULE, "vllm", ">=", "0.9")
 
 Names are looked up in a `GuardScope`, which may lead to expressions and functions of other files; small pure functions
-are evaluated by substitution. Nothing is run. The values are those of `values`, with conditions, versions and what is
-imported among them.
+are evaluated by substitution. Nothing is run. Conditions, versions and imported things are among the values.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import functools
 import itertools
 import re
 from dataclasses import dataclass, field
@@ -22,7 +20,7 @@ from packaging.version import Version
 
 from tooling.python import versions
 from tooling.python.access_paths import Attribute, spelled
-from tooling.python.class_bodies import assigned_in, fields_of, function_in, is_decorated
+from tooling.python.class_bodies import assigned_in, fields_of, function_in, is_decorated, is_small
 from tooling.python.conditions import (
     FALSE,
     CompareVersion,
@@ -53,6 +51,7 @@ from tooling.python.guard_values import (
     as_condition,
     chosen,
     compared_values,
+    led_to,
 )
 from tooling.python.operations import BUILTINS, FAILURES, METHODS, UNKNOWN, Fuel, OutOfFuel, compare, regular
 from tooling.python.source import POSITIONAL, dotted_name, each_parameter, parse_expression
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 3
 """How many functions and names deep a condition is followed."""
-MAX_STATEMENTS = 30
 MAX_NODES = 400
 """Parts of a definition that are looked at for what it may be about."""
 PROBES = frozenset(
@@ -252,17 +250,18 @@ class ConditionReader(ValueEvaluator):
         if function is not None:
             is_value = is_decorated(function, "property", "cached_property")
             return self._followed_call(function, scope, [made], {}) if is_value else UNKNOWN
-        fields, given = fields_of(owner), dict(made.named)
-        given.update(zip(fields, made.arguments, strict=False))
-        if name in fields and name in given:
-            return given[name]
+        fields = fields_of(owner)
+        given = {**dict(made.named), **dict(zip(fields, made.arguments or (), strict=False))}
+        if name in fields and (name in given or (made.arguments is None and owner.decorator_list)):
+            return given.get(name, UNKNOWN)
         values = assigned_in(owner, name)
         if len(values) != 1 or self.depth >= MAX_DEPTH:
             return UNKNOWN
         (value, method), inner = values[0], self._inner(scope)
         if method is not None:
-            arguments = (made.arguments, dict(made.named)) if method.name == "__init__" else ((), {})
-            inner.env = inner.bound(method, [made, *arguments[0]], arguments[1])
+            known = made.arguments if method.name == "__init__" else None  # else a default is not what was passed
+            passed: dict[str, object] = dict.fromkeys((entry.arg for entry, *_ in each_parameter(method.args)), UNKNOWN)
+            inner.env = inner.bound(method, [made, *(known or ())], passed if known is None else dict(made.named))
         found = inner.evaluate(value)  # the scope may know what is of a package
         return self._followed(scope.find(f"{owner.name}.{name}")) if found is UNKNOWN else found
 
@@ -488,7 +487,7 @@ class ConditionReader(ValueEvaluator):
     def _followed_call(
         self, function: ast.FunctionDef, scope: GuardScope, positional: Sequence[object], named: dict[str, object]
     ) -> object:
-        if self.depth >= MAX_DEPTH or not _is_small(function):
+        if self.depth >= MAX_DEPTH or not is_small(function):
             return UNKNOWN
         return self._inner(scope).returned(function, positional, named)
 
@@ -649,6 +648,7 @@ class Unread:
             node, where, depth = pending.pop()
             seen.add(id(node))
             parts = [node] if isinstance(node, ast.expr) else []
+            owners = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute)}
             for each in itertools.islice(ast.walk(node), MAX_NODES):
                 if isinstance(each, ast.Constant) and isinstance(each.value, str):
                     texts.add(each.value)
@@ -658,13 +658,9 @@ class Unread:
                     continue
                 name = dotted_name(each)
                 side.asks = side.asks or name.rpartition(".")[2] in PROBES
-                inner = where.find(name) if name.count(".") < 2 else None
-                inner = inner.made if isinstance(inner, GuardObject) else inner
-                if not isinstance(inner, GuardClass | GuardDefinition):
-                    continue
-                further = inner.read() if isinstance(inner, GuardClass) else inner.node
-                if further is not None and depth < MAX_DEPTH and id(further) not in seen:
-                    pending.append((further, inner.scope, depth + 1))
+                for further, scope in led_to(where, name) if depth < MAX_DEPTH and id(each) not in owners else ():
+                    if id(further) not in seen:
+                        pending.append((further, scope, depth + 1))
             reader = ConditionReader(where, side=side)
             with contextlib.suppress(OutOfFuel):
                 for part in parts:
@@ -693,8 +689,3 @@ class _Listener:
             self.names.add(probe.subject)
         elif isinstance(probe, Undecided) and probe.question is not None:
             self.names |= probe.question.about()
-
-
-@functools.lru_cache(maxsize=2_000)
-def _is_small(function: ast.FunctionDef) -> bool:
-    return sum(isinstance(node, ast.stmt) for node in ast.walk(function)) <= MAX_STATEMENTS

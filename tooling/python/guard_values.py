@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tooling.python import versions
+from tooling.python.class_bodies import assigned_in, function_in
 from tooling.python.conditions import (
     TRUE,
     AllOf,
@@ -97,7 +98,8 @@ class GuardObject(Symbolic):
     """An object of a class of the repository."""
 
     made: GuardClass
-    arguments: tuple[object, ...] = ()
+    arguments: tuple[object, ...] | None = None
+    """What it was made with; None where that is not known, as of `self`."""
     named: tuple[tuple[str, object], ...] = ()
 
 
@@ -176,3 +178,19 @@ def chosen(test: Condition, then: object, other: object) -> object:
     if sides[0] is None or sides[1] is None or isinstance(then, _CONTAINERS) or isinstance(other, _CONTAINERS):
         return UNKNOWN
     return any_of([all_of([test, sides[0]]), all_of([negated(test), sides[1]])])
+
+
+def led_to(scope: GuardScope, name: str) -> list[tuple[ast.AST, GuardScope]]:
+    """Return what a name of a condition leads to; of `self.fast` only what that attribute is."""
+    found = scope.find(name) if name.count(".") < 2 else None
+    if isinstance(found, GuardDefinition):
+        return [(found.node, found.scope)]
+    owner, _, last = name.partition(".")
+    made = scope.find(owner) if last and not isinstance(found, GuardClass | GuardObject) else found
+    made = made.made if isinstance(made, GuardObject) else made
+    body = made.read() if isinstance(made, GuardClass) else None
+    if body is None or not isinstance(made, GuardClass):
+        return []
+    function = function_in(body, last)
+    parts = [body] if not last else [function] if function is not None else [one for one, _ in assigned_in(body, last)]
+    return [(part, made.scope) for part in parts]
