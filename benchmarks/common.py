@@ -198,14 +198,14 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def write_docs(name: str, text: str, document: Path = DOCUMENT) -> None:
+def write_docs(name: str, text: str) -> None:
     """Replace what stands between the page's markers of this program. Without them, nothing is written."""
     from areal.utils.atomic import atomic_write
 
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    page = document.read_text(encoding="utf-8")
+    page = DOCUMENT.read_text(encoding="utf-8")
     head, found, rest = page.partition(begin)
     _old, closed, tail = rest.partition(end)
     if not found or not closed:
-        stop(f"{document}: expected the markers {begin} and {end}, once each")
-    atomic_write(document, f"{head}{begin}\n{text}\n{end}{tail}")
+        stop(f"{DOCUMENT}: expected the markers {begin} and {end}, once each")
+    atomic_write(DOCUMENT, f"{head}{begin}\n{text}\n{end}{tail}")

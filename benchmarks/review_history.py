@@ -1,16 +1,13 @@
 """What `areal-review` finds in the history of public repositories: known bugs where they came in, and noise elsewhere.
 
-    python benchmarks/review_history.py CASES.json MIRROR [--clean 100] [--json]
-    python benchmarks/review_history.py CASES.json MIRROR --name X --scores SCORES.json [--judged JUDGED.json] \\
-        [--write-docs]
+    python benchmarks/review_history.py CASES.json MIRROR [--clean 100] [--judged JUDGED.json] [--json]
 
 CASES.json is a list of {id, rule, buggy: {commit, path, findings}, fixed: {commit}, introduced: {commit, path, lines,
 parent}}; MIRROR is a git folder, bare or not, that has these commits; cases whose commits it lacks are skipped and
 named. A case is found if the review of the commit that brought the bug in reports something near the buggy line of the
 same file (or, where the line is of the whole file, in that file). Clean commits are the latest whose changed lines no
 later fix touched: everything reported there is counted as a false alarm, per 1,000 changed lines, but for what
-JUDGED.json ({"COMMIT PATH:LINE RULE": "right" | "wrong"}) says is right. SCORES.json keeps the outcome under the name
-X; --write-docs writes all that it keeps as the table of docs/review.md.
+JUDGED.json ({"COMMIT PATH:LINE RULE": "right" | "wrong"}) says is right.
 """
 
 from __future__ import annotations
@@ -25,8 +22,6 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
-
-import review_tables
 
 NEAR = 3
 """Lines between a finding and the place of the case."""
@@ -119,12 +114,7 @@ def main() -> int:
     parser.add_argument("--clean", type=int, default=100, help="number of clean commits (default: 100)")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--judged", type=Path, metavar="FILE", help="findings on clean commits that were read")
-    parser.add_argument("--scores", type=Path, metavar="FILE", help="keep the outcome there, with those of other runs")
-    parser.add_argument("--name", default="", help="of the repository, in --scores (default: the mirror's folder)")
-    parser.add_argument("--write-docs", action="store_true", help="write what --scores holds into docs/review.md")
     arguments = parser.parse_args()
-    if arguments.write_docs and not arguments.scores:
-        parser.error("--write-docs writes what --scores holds: name that file too")
     if not git(arguments.mirror, "rev-parse", "--git-dir"):
         print(f"skipped: {arguments.mirror} is no git repository")
         return 0
@@ -133,11 +123,6 @@ def main() -> int:
     read = json.loads(arguments.judged.read_text(encoding="utf-8")) if arguments.judged else {}
     quiet = noise(arguments.mirror, clean_commits(arguments.mirror, arguments.clean), read)
     verdicts = Counter(verdict for _, verdict, _ in judged.values())
-    if arguments.scores:
-        score = {"found": verdicts["found"], "cases": verdicts["found"] + verdicts["missed"], **quiet}
-        scores = review_tables.keep(arguments.scores, arguments.name or arguments.mirror.name, score)
-        if arguments.write_docs:
-            review_tables.write_docs(scores)
     if arguments.json:
         print(json.dumps({"cases": judged, "verdicts": verdicts, "clean": quiet}, indent=1))
         return 0
