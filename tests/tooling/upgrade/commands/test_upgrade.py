@@ -86,7 +86,7 @@ def test_what_could_not_be_fixed_is_told_with_the_reason_and_not_promised(world)
     world.write("shop/star.py", source)
     text = world.run("engine==2.0", "--fix", "--dry-run", expect=10).stdout
     assert "fixed and audited again: 3 places in 1 files\n" in text
-    assert "not fixed: shop/star.py:7: param-renamed: " in text
+    assert "not fixed: shop/star.py:3: param-renamed: " in text
     assert "--fix may write it" not in text
 
 
