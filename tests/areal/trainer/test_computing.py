@@ -20,12 +20,14 @@ def alone(monkeypatch):
     use_products(before)
 
 
-def test_what_is_set_wins_and_what_is_measured_comes_next(tmp_path):
+def test_what_is_set_wins_and_what_is_measured_comes_next(tmp_path, monkeypatch):
     for library in ("onednn", "torch"):
         start_computing(runs.tiny(tmp_path, matrix_products=library))
         assert current_products() == library == computing()[PRODUCTS]
+    measured = measure_products()  # once: beside other work a second time may have another winner
+    monkeypatch.setattr("areal.models.blocks.linear.measure_products", lambda: measured)
     start_computing(runs.tiny(tmp_path))
-    assert current_products() == measure_products().fastest
+    assert current_products() == measured.fastest
 
 
 def test_ranks_of_a_run_and_bfloat16_stay_with_torch(tmp_path, monkeypatch):
