@@ -291,7 +291,11 @@ class Members:
         if not lineage.complete:
             why = f"{lineage.classes[0].dotted} has a base that is not part of this distribution"
             return Gap(why, Provider.BASE)
-        return next((gap for each in lineage.classes if (gap := self.dynamic(each)) is not None), None)
+        gap = next((gap for each in lineage.classes if (gap := self.dynamic(each)) is not None), None)
+        if gap is not None and gap.provider is Provider.HOOK:  # the class itself may be answered for, too
+            kinds = (kind for each in lineage.classes for kind in self.metaclasses(each))
+            return gap._replace(provider=Provider.METACLASS) if any(map(self._strange, kinds)) else gap
+        return gap
 
     def _decorated(self, lineage: ClassLineage, name: str) -> Gap | None:
         """Why a decorator of a class may put the name on it: `cls.name = ...`, `setattr(cls, name, ...)`."""
@@ -327,7 +331,7 @@ class Members:
         if any(target == simple and attribute == "*" for target, attribute, _, _ in located.table.patches):
             return Gap(f"{symbol.dotted} gets attributes with computed names")
         if scope.stars or any(self._strange(where_source) for where_source in self.metaclasses(symbol)):
-            return Gap(f"{symbol.dotted} has a metaclass with __getattr__", Provider.HOOK)
+            return Gap(f"{symbol.dotted} has a metaclass with __getattr__", Provider.METACLASS)
         where = self.around(symbol)
         for source in located.binding.decorators:
             if not self.model.keeps(where, source):

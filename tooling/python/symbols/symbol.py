@@ -123,6 +123,7 @@ class Provider(StrEnum):
     BASE = "a base of another distribution"
     COMPUTED = "code that computes names"
     HOOK = "its __getattr__"
+    METACLASS = "the __getattr__ of its metaclass"
     STAR = "a star import"
     STUB = "the compiled class"
     VALUES = "what it is given"

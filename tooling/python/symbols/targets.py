@@ -88,10 +88,12 @@ def locate(tree: SymbolTree[Any], access_path: AccessPath) -> Lookup:
     """Find the definitions that the last step of an access path reaches."""
     match access_path:
         case Name(dotted):
-            found, (holder, _, name) = tree.resolve(dotted), dotted.rpartition(".")
-            if isinstance(found, Open) and _has_kind(tree.resolve(holder), SymbolKind.VALUE):
+            holder, _, name = dotted.rpartition(".")
+            found, held = tree.resolve(dotted), tree.resolve(holder)
+            kind = held.symbol.kind if isinstance(held, Found) else None
+            if isinstance(found, Open) and kind is SymbolKind.VALUE:
                 return _member_of(tree, Name(holder), name)  # `up.REGISTRY.get`: what the constant holds says more
-            return _lookup(found, receiver=holder, by_class=_has_kind(tree.resolve(holder), SymbolKind.CLASS))
+            return _lookup(found, receiver=holder, by_class=kind is SymbolKind.CLASS)
         case Attribute(base, name):
             return _member_of(tree, base, name)
         case Either(members):
@@ -101,10 +103,6 @@ def locate(tree: SymbolTree[Any], access_path: AccessPath) -> Lookup:
         case Unknown():
             return Lookup(open="not ours, or beyond inference")
     return _valued(tree, access_path)
-
-
-def _has_kind(resolution: Resolution, kind: SymbolKind) -> bool:
-    return isinstance(resolution, Found) and resolution.symbol.kind is kind
 
 
 def _lookup(resolution: Resolution, *, receiver: str, by_class: bool = False) -> Lookup:
