@@ -49,8 +49,20 @@ _SHELL_INSTALL = re.compile(r"(?P<program>\S*\buv\"?\s+pip|\S*\bpip3?\"?)\s+inst
 _MAKES = re.compile(r"\buv\"?\s+venv\b|-m\s+venv\b|\bvirtualenv\b")
 _FOLDER = re.compile(r"(?P<folder>[\w./-]+?)/bin/\w[\w.]*$")
 _WITH_VALUE: Final = (
-    *("-i", "--index-url", "--default-index", "--index", "--extra-index-url", "-f", "--find-links", "--index-strategy"),
-    *("--torch-backend", "--python-version", "--python-platform", "--exclude-newer", "--only-binary", "--no-binary"),
+    "--default-index",
+    "--exclude-newer",
+    "--extra-index-url",
+    "--find-links",
+    "--index",
+    "--index-strategy",
+    "--index-url",
+    "--no-binary",
+    "--only-binary",
+    "--python-platform",
+    "--python-version",
+    "--torch-backend",
+    "-f",
+    "-i",
 )
 
 

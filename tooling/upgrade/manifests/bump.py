@@ -85,8 +85,9 @@ def bump(root: Path, policy: UpgradePolicy, declarations: Declarations, requests
                 if member in asked or not declarations.of(member):
                     continue
                 now = baseline(member, declarations, policy, root, variant=request.variant)
+                what = f"{member} {now.version}" if now is not None and now.version else member
                 companions.append(
-                    f"{member} {now.version if now else ''} moves together with {request.distribution}: "
+                    f"{what} moves together with {request.distribution}: "
                     f"{family.why}; consider upgrading both in one command"
                 )
     edits.sort(key=lambda each: (each.path, each.start))

@@ -124,19 +124,16 @@ def _side(evidence: Evidence) -> dict[str, Any] | None:
 
 
 def _figures(audit: Audit) -> dict[str, Any]:
-    told = (
-        "distribution",
-        "old_version",
-        "new_version",
-        "files",
-        "uses",
-        "symbols",
-        "judged",
-        "unresolved",
-        "unreadable",
-    )
     return {
-        **{name: getattr(audit, name) for name in told},
+        "distribution": audit.distribution,
+        "old_version": audit.old_version,
+        "new_version": audit.new_version,
+        "files": audit.files,
+        "uses": audit.uses,
+        "symbols": audit.symbols,
+        "judged": audit.judged,
+        "unresolved": audit.unresolved,
+        "unreadable": audit.unreadable,
         "worst": audit.worst(),
         "counts": count(audit.findings),
         "open": [asdict(unseen) for unseen in audit.open],

@@ -55,7 +55,7 @@ class HttpAnswer:
         self._body = body
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes, b"" at the end. Raises OfflineError when the connection breaks."""
+        """`size` bytes, fewer only at the end, b"" behind it. Raises OfflineError when the connection breaks."""
         try:
             return self._body.read(size)
         except (OSError, http.client.HTTPException) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import (
     Attribute,
@@ -211,9 +211,15 @@ def lost_keys(case: JudgedUse) -> Iterator[UseProblem]:
         return
     had, has = case.old.fields.names(kinds[0]), case.new.fields.names(kinds[1])
     if has is not None and key[1] in (had or ()) and key[1] not in has:
-        message, symbol = f"{kinds[0].dotted} has no key {key[1]!r} any more", f"{kinds[0].dotted}.{key[1]}"
-        details: dict[str, Any] = {"before": kinds[0], "after": kinds[1], "symbol": symbol, "raises": "KeyError"}
-        yield case.problem(FindingKind.REMOVED, AuditSeverity.WARNING, message, **details)
+        yield case.problem(
+            FindingKind.REMOVED,
+            AuditSeverity.WARNING,
+            f"{kinds[0].dotted} has no key {key[1]!r} any more",
+            before=kinds[0],
+            after=kinds[1],
+            symbol=f"{kinds[0].dotted}.{key[1]}",
+            raises="KeyError",
+        )
 
 
 def lost_places(case: JudgedUse) -> Iterator[UseProblem]:
@@ -223,9 +229,14 @@ def lost_places(case: JudgedUse) -> Iterator[UseProblem]:
     for before, after in case.pairs():
         had, has = case.old.fields.places(before.symbol), case.new.fields.places(after.symbol)
         if had is not None and has is not None and has < case.use.count <= had:
-            message = f"{case.symbol} takes {has} patterns by position now; {case.use.count} are given here"
-            details: dict[str, Any] = {"before": before.symbol, "after": after.symbol, "raises": "TypeError"}
-            yield case.problem(FindingKind.REMOVED, AuditSeverity.BREAKING, message, **details)
+            yield case.problem(
+                FindingKind.REMOVED,
+                AuditSeverity.BREAKING,
+                f"{case.symbol} takes {has} patterns by position now; {case.use.count} are given here",
+                before=before.symbol,
+                after=after.symbol,
+                raises="TypeError",
+            )
 
 
 def lost_holders(case: JudgedUse) -> Iterator[UseProblem]:

@@ -45,13 +45,21 @@ _NAMING = frozenset({"attr", "either", "guarded"})
 _DEEPEST = 60
 """Answers that wait for each other, a dozen calls of Python's thousand each; what lies deeper is not known."""
 _TAKEN_OUT = {
-    **dict.fromkeys(("list", "iterator", "async-iterator"), "iter"),
-    **{"awaitable": "await", "context": "enter", "async-context": "enter", "dict": "dict"},
+    "async-context": "enter",
+    "async-iterator": "iter",
+    "awaitable": "await",
+    "context": "enter",
+    "dict": "dict",
+    "iterator": "iter",
+    "list": "iter",
 }
 """What a generic type is -> how values come out of it."""
 _ASKED = {
-    **{("item", False): "__getitem__", ("iter", False): "__iter__", ("iter", True): "__aiter__"},
-    **{("enter", False): "__enter__", ("enter", True): "__aenter__"},
+    ("enter", False): "__enter__",
+    ("enter", True): "__aenter__",
+    ("item", False): "__getitem__",
+    ("iter", False): "__iter__",
+    ("iter", True): "__aiter__",
 }
 """The special method of the repository's own classes that a step calls, by whether it is asynchronous."""
 _DISPLAYS = frozenset({"unknown", "none", "list", "dict", "keys"})

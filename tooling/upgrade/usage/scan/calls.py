@@ -103,7 +103,8 @@ class CallReader:
 
     def _is_mocked(self, target: int) -> bool:
         row = self.walk.facts.nodes[target]
-        return row[0] == "attr" and self.walk.facts.nodes[row[1]][::2] == ("documented", mocks.OF_MOCK)
+        owner = self.walk.facts.nodes[row[1]] if row[0] == "attr" else row
+        return bool(owner[0] == "documented" and owner[2] == mocks.OF_MOCK)
 
     def _option(self, node: ast.Call) -> None:
         """`parser.add_argument("--swap-space")`: an attribute of what the parser gives."""
@@ -209,14 +210,16 @@ class CallReader:
         """Value of `getattr(x, name)` where `name` runs over strings that are written out, and nothing asks for it."""
         second = node.args[1] if len(node.args) == 2 else node
         names = [str(one.value) for one in self.arguments.strings(second)] if isinstance(second, ast.Name) else []
-        asked = re.compile(rf"\b{getattr(second, 'id', '')}\b")
-        if any(asked.search(self.walk.facts.tests[abs(one) - 1][0]) for one in self.walk.conditions) or not names:
+        if not isinstance(second, ast.Name) or not names:
+            return UNKNOWN
+        asked = re.compile(rf"\b{second.id}\b")
+        if any(asked.search(self.walk.facts.tests[abs(one) - 1][0]) for one in self.walk.conditions):
             return UNKNOWN
         base, found = self.expressions.base(node.args[0]), []
         for name in names if all(name.isidentifier() for name in names) else ():
             value = self.walk.attribute(base, name)
             if value > NONE:
-                found.append(self.walk.node("documented", value, f"`{asked.pattern[2:-2]}` is {name!r} once"))
+                found.append(self.walk.node("documented", value, f"`{second.id}` is {name!r} once"))
                 self.walk.emit("read", node, found[-1])
         return self.walk.either(found) if found else UNKNOWN
 
@@ -246,7 +249,8 @@ def _getattr(calls: CallReader, node: ast.Call) -> int:
     if value is None:
         calls.expressions.children(node, True)
         second = node.args[1] if len(node.args) > 1 else node
-        if calls.walk.facts.nodes[calls.arguments.quiet_value(second)][::2] == ("arg", getattr(second, "id", "")):
+        named = calls.walk.facts.nodes[calls.arguments.quiet_value(second)]
+        if named[0] == "arg" and named[2] == getattr(second, "id", ""):
             base = calls.arguments.quiet_value(node.args[0])
             if calls.walk.frame.qualname.endswith(".__getattr__") and base > NONE:
                 return calls.walk.step("named", base)

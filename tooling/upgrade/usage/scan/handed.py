@@ -316,7 +316,8 @@ def resulting(calls: Calling, node: ast.Call, target: int) -> int | None:
 def chained(calls: Calling, node: ast.Call, target: int) -> int | None:
     """`itertools.chain(rows, others)`, `chain.from_iterable(lists)`."""
     held = calls.walk.either(value for _, value in elements(calls, node.args))
-    return calls.walk.step("list", calls.walk.iterated(held) if calls.walk.dotted(target)[-1:] == "e" else held)
+    of_lists = calls.walk.dotted(target).endswith("from_iterable")
+    return calls.walk.step("list", calls.walk.iterated(held) if of_lists else held)
 
 
 def pushed(calls: Calling, node: ast.Call, target: int) -> int | None:
@@ -360,11 +361,11 @@ WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "functools.partial": handing(0, "partial", keywords=True),
     "functools.partialmethod": handing(0, "partial", keywords=True),
     "functools.reduce": over(0, 1, count=2, same=False),
+    "heapq.heappop": taken_out,
+    "heapq.heappush": pushed,
     "heapq.nlargest": over(2, 1, name="key"),
     "heapq.nsmallest": over(2, 1, name="key"),
     "itertools.accumulate": over(1, 0, count=2, name="func", same=False),
-    "heapq.heappop": taken_out,
-    "heapq.heappush": pushed,
     "itertools.chain": chained,
     "itertools.chain.from_iterable": chained,
     "itertools.cycle": over(-1, 0),
