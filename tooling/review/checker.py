@@ -108,38 +108,38 @@ def _certain(rows: list[dict[str, Any]], texts: Mapping[str, str]) -> Iterator[t
 
 
 def _may_fit(side: Side, path: str, line: int, message: str) -> bool:
-    """Whether a call may be right that fits nothing by what ty reads: a test expects that it fails, we read what is
-    called otherwise, it has several forms, another class has a method that fits, or somebody else makes the object."""
+    """Whether a call may be right that fits nothing by what ty reads. Nine of ten such findings are about what Python
+    does when it runs, so a finding counts only if none of these cases explains it."""
     module, said = side.module(path), _CALLED.search(message)
     if module is None or said is None or any(side.find_module(star) is None for star in module.stars):
-        return True
+        return True  # a star import from elsewhere may bind another class of that name
     calls = [each for each in module.nodes(ast.Call) if each.lineno <= line <= (each.end_lineno or line)]
     around = [each for call in calls for each in module.around(call) if isinstance(each, ast.With)]
     if any("raises" in ast.unparse(each.items[0]) for each in around):
-        return True
+        return True  # a test expects that it fails
     owner, name = said["owner"], said["name"] or "__init__"
-    modules = [found for each in side.grep([owner, name], "*.py") if (found := side.module(each)) is not None]
+    modules = [found for each in side.grep([owner, name], "*.py") if (found := side.module(each))]
     classes = [(home, each) for home in modules for each in home.nodes(ast.ClassDef) if each.name == owner]
-    if not classes:
+    if not classes:  # a function, unless it is defined in several forms
         made = [module.function_of(each) for each in module.functions() if each.name == owner]
         return said["name"] is not None or len(set(made)) < len(made)
-    for call in calls if name == "__init__" else ():
-        known = side.definition(module.imported.get(last_name(call.func), f"{module.package}.{last_name(call.func)}"))
-        signature = side.signature(f"{known[0].package}.{known[1].name}", known[1]) if known is not None else None
-        if signature is not None and "instantiate" not in message and not why_refused(signature, call):
-            return True
     forms = [each for _, one in classes for each in one.body if isinstance(each, Function) and each.name == name]
-    if name != "__init__":
+    if name != "__init__":  # a method: of several forms, or another class has one that takes the call
         there = [each for home in modules for each in home.functions() if each.name == name and each not in forms]
         taken = [written_signature(each.args, bound=True) for each in there]
         named = [each for each in calls if last_name(each.func) == name]
         return len(forms) > 1 or any(not why_refused(each, call) for each in taken for call in named)
+    for call in calls:  # a class, which by our own reading may take the call
+        known = side.definition(module.imported.get(last_name(call.func), f"{module.package}.{last_name(call.func)}"))
+        signature = side.signature(f"{known[0].package}.{known[1].name}", known[1]) if known is not None else None
+        if signature is not None and "instantiate" not in message and not why_refused(signature, call):
+            return True
     lines = [side.lineage(*each) for each in classes]
-    # ty counts only the fields that it can read of a dataclass, and a metaclass may make something else.
     foreign = {each.rpartition(".")[2] for _, bases in lines for each in bases}
     words = {last_name(word.value) for bases, _ in lines for _, one in bases for word in one.keywords}
     if "instantiate" in message and "ABC" not in foreign and "ABCMeta" not in words:
-        return True
+        return True  # nothing keeps an abstract class without ABC from being made
+    # ty counts only the fields that it can read of a dataclass, and a metaclass may make something else.
     return len(forms) > len(classes) or bool(foreign - _OF_PYTHON) or bool(words - {"ABCMeta"})
 
 
