@@ -81,17 +81,20 @@ def _indexed(checkout: Checkout, packages: tuple[str, ...], cache: FactsCache, m
     link = Resolver(store, packages)
     edges = importers(store)
     wanted = affected_files(link, store, mentioning, edges)
-    if wanted and members:
-        telling = frozenset(filter(is_distinctive, members))
-        wanted |= {path for path in checkout.paths if path not in wanted and checkout.uses_attribute(path, telling)}
+    telling = frozenset(filter(is_distinctive, members if wanted else ()))
+    beside = {path for path in checkout.paths if checkout.uses_attribute(path, telling)}  # whoever they belong to
     for _ in range(_ROUNDS):
-        link.look_in(wanted)
-        fed = link.flows.fed_files() - wanted
+        link.look_in(wanted | beside)
+        fed = link.flows.fed_files(wanted)
         if not fed:
             break
         wanted |= fed
     emitter = Emitter(link, store, edges, members)
-    found = [emitter.file(path) for path in sorted(wanted) if checkout.in_scope(path)]
+    found = [
+        emitter.file(path)
+        for path in sorted(wanted | beside)
+        if checkout.in_scope(path) and (path in wanted or emitter.has_untyped(path))
+    ]
     configured = [path for path in repository_files(checkout.root) if checkout.in_scope(path)] if packages else []
     found += config_uses(checkout.root, configured, link.package_of)
     found.sort(key=lambda file: file.path)

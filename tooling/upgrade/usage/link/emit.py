@@ -330,6 +330,19 @@ class Emitter:
         extensions = tuple(self._extensions(path, facts))
         return FileUses(path=path, digest=digest, uses=tuple(uses), guards=guards, extensions=extensions)
 
+    def has_untyped(self, path: str) -> bool:
+        """Whether a file uses a watched attribute on a value that nothing types, or passes a watched keyword to one."""
+        facts = self._store.facts(path)
+        for number, row in enumerate(facts.nodes):
+            if row[0] != "attr" or not (row[2] in self._members or f"self.{row[2]}" in self._members):
+                continue
+            if self._label(Untyped(path, row[1])) != "self" and self._is_own(path, row[2]):
+                continue
+            found = [entry.value for entry in self._link.value(path, number)]
+            if any(isinstance(each, OfUntyped) and self._is_telling(path, each) for each in found):
+                return True
+        return any(row[0] == "call" and self._by_keyword(path, row) for row in facts.uses)
+
     def _is_asked_for(self, path: str, row: Any) -> bool:
         """Whether a string is a module's name in a condition that holds where the module is there."""
         facts = self._store.facts(path)
@@ -465,16 +478,20 @@ class Emitter:
 
     def _is_telling(self, path: str, value: OfUntyped) -> bool:
         """Whether an attribute is worth a use, and what is used on its owner tells what that may be. A name that the
-        repository gives to something of its own tells nothing; doubles in its tests count in tests only."""
+        repository gives to something of its own tells nothing."""
         common = f"self.{value.name}" in self._members and self._label(value.base) == "self"
         if not (common or value.name in self._members) or not any(map(is_distinctive, self._used_on(value.base))):
             return False
         if self._label(value.base) == "self":
             return True  # of a function that stands in for a method of a package's class
-        own = self._own.get(value.name)
+        return not self._is_own(path, value.name)
+
+    def _is_own(self, path: str, name: str) -> bool:
+        """Whether the repository gives a name to something of its own; doubles in its tests count in tests only."""
+        own = self._own.get(name)
         if own is None:
-            own = self._own[value.name] = self._store.checkout.defining(value.name)
-        return not own or (not _is_test(path) and all(map(_is_test, own)))
+            own = self._own[name] = self._store.checkout.defining(name)
+        return bool(own) and (_is_test(path) or not all(map(_is_test, own)))
 
     def _label(self, value: Untyped) -> str:
         """What the code calls a value; ":Name" if it is annotated with a class; "" if it has no name."""
@@ -628,7 +645,8 @@ class Emitter:
         facts = self._store.facts(path)
         standing = {abs(one) - 1 for row in facts.contexts for one in row[0]} if used else set()
         for number, (text, _, span) in enumerate(facts.tests):
-            if number not in standing and not _GUARD_LIKE.search(text):
+            before = self._store.text(path, (span[0], 0, *span[:2]))
+            if not _GUARD_LIKE.search(text) and (number not in standing or before.lstrip().startswith("assert")):
                 continue
             condition = self._contexts.condition(path, number + 1)
             if is_decidable(condition):

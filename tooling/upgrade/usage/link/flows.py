@@ -37,7 +37,7 @@ from tooling.upgrade.usage.link.classes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
     from tooling.python.access_paths import AccessPath
     from tooling.upgrade.usage.link.store import FactsStore
@@ -102,21 +102,29 @@ class Flows:
         self._placed = dict(placed)
         self._callers.clear()
 
-    def fed_files(self) -> set[str]:
-        """Files of the functions and classes that something of a package is passed to."""
+    def fed_files(self, sources: Set[str]) -> set[str]:
+        """Files of the functions and classes that something of a package is passed to, or put into, in one of some
+        files, and those of what their classes derive from."""
         found = set()
         for rows in self._calls.values():
             for path, row in rows:
+                if path not in sources:
+                    continue
                 for _, _, _, _, value, _ in dict(row[4])["arguments"][0]:
                     if value > NONE and has_ours(self._value(path, value)):
                         targets = [each.value for each in self._value(path, row[2])]
                         found |= {each.path for each in targets if isinstance(each, OwnFunction | OwnClass)}
                         break
-        for path in self._files:
+        for assigned in self._assigned.values():
+            for path, base, value, _ in assigned:
+                if path in sources and has_ours(self._value(path, value)):
+                    targets = [each.value for each in self._value(path, base)]
+                    found |= {each.path for each in targets if isinstance(each, OwnInstance | OwnClass)}
+        for path in sources:
             for qualname, facts in self._store.facts(path).classes.items():
                 if facts.attributes:
                     found |= {each.path for each in self._lineage(OwnClass(path, qualname)).own}
-        return found - set(self._files)
+        return found - sources
 
     # --------------------------------------------------------------------------------------------------- parameters
 
