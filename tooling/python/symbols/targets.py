@@ -91,6 +91,8 @@ def locate(tree: SymbolTree[Any], access_path: AccessPath) -> Lookup:
             holder, _, name = dotted.rpartition(".")
             found, held = tree.resolve(dotted), tree.resolve(holder)
             kind = held.symbol.kind if isinstance(held, Found) else None
+            if isinstance(held, Found) and kind is SymbolKind.CLASS and name == "__init__":
+                return _in_class(tree, held.symbol, name, instance=False)
             if isinstance(found, Open) and kind is SymbolKind.VALUE:
                 return _member_of(tree, Name(holder), name)  # `up.REGISTRY.get`: what the constant holds says more
             return _lookup(found, receiver=holder, by_class=kind is SymbolKind.CLASS)
@@ -162,9 +164,10 @@ def _of_type(tree: SymbolTree[Any], value: Type, name: str) -> Lookup:
     match value:
         case Instance(symbol):
             return _lookup(tree.member(symbol, name), receiver=symbol.dotted)
-        case Definite(symbol) if symbol.kind in _HOLDERS:
-            by_class = symbol.kind is SymbolKind.CLASS
-            return _lookup(tree.member(symbol, name), receiver=symbol.dotted, by_class=by_class)
+        case Definite(symbol) if symbol.kind is SymbolKind.CLASS:
+            return _in_class(tree, symbol, name, instance=False)
+        case Definite(symbol) if symbol.kind is SymbolKind.MODULE:
+            return _lookup(tree.member(symbol, name), receiver=symbol.dotted)
         case Definite(symbol):
             return Lookup(open=f"an attribute of {symbol.dotted}, which is not a class")
         case Builtin(kind) | Container(name=kind):
@@ -196,10 +199,11 @@ def _first_of(tree: SymbolTree[Any], bases: tuple[AccessPath, ...], name: str, *
 def _in_class(tree: SymbolTree[Any], symbol: Symbol, name: str, *, instance: bool) -> Lookup:
     if symbol.kind is not SymbolKind.CLASS:
         return Lookup(open=f"{symbol.dotted} is not a class")
-    if name == "__init__" and instance and not isinstance(tree.member(symbol, name), Found):
+    member = tree.member(symbol, name)
+    if name == "__init__" and not (isinstance(member, Found) and member.symbol.file):
         # Dataclasses and pydantic models have a constructor that nobody wrote: the class stands for it.
-        return Lookup(found=(Resolved(symbol, receiver=symbol.dotted),))
-    return _lookup(tree.member(symbol, name), receiver=symbol.dotted, by_class=not instance)
+        return Lookup(found=(Resolved(symbol, unbound=not instance, receiver=symbol.dotted),))
+    return _lookup(member, receiver=symbol.dotted, by_class=not instance)
 
 
 def _valued(tree: SymbolTree[Any], access_path: AccessPath) -> Lookup:
