@@ -171,7 +171,7 @@ class ExpressionReader:
         return self.walk.item(value, key)
 
     def _chosen(self, node: ast.Subscript) -> int:
-        """`{True: lambda: a, False: lambda: b}[condition]`: a lambda's body runs only if it is the one chosen."""
+        """`{True: lambda: a, False: old}[condition]`: a function runs only if it is the one chosen."""
         self.expression(node.slice)
         display = node.value
         if isinstance(display, ast.Dict):
@@ -183,8 +183,12 @@ class ExpressionReader:
             pairs = [(str(index), value) for index, value in enumerate(display.elts)]
         values = []
         for shown, value in pairs:
-            test = self.walk.test_text(f"({self.walk.text(node.slice)}) == {shown}", node.slice)
-            with self.walk.under(test + 1 if isinstance(value, ast.Lambda) else 0):
+            test = self.walk.test(node.slice) + 1
+            if {each for each, _ in pairs} in ({"0", "1"}, {"False", "True"}):
+                test = test if shown in ("1", "True") else -test
+            else:
+                test = self.walk.test_text(f"({self.walk.text(node.slice)}) == {shown}", node.slice) + 1
+            with self.walk.under(test if isinstance(value, ast.Lambda | ast.Name) else 0):
                 values.append(self.expression(value))
         return self.walk.either(values)
 
