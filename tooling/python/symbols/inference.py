@@ -57,7 +57,7 @@ class Body:
     binding: str = "function"
     depth: int = 0
     visited: frozenset[str] = frozenset()
-    """Local names that are being looked at."""
+    """Local names that are being looked at, and those that only a comprehension has."""
 
 
 class TypeInference:
@@ -378,6 +378,16 @@ _MADE = {
     "dict": container("dict", [OPEN, OPEN]),
 }
 """What calls of Python's own names give."""
+_OF_ELEMENTS = {
+    "iter": "iterator",
+    "list": "list",
+    "max": "",
+    "min": "",
+    "next": "",
+    "reversed": "iterator",
+    "sorted": "list",
+}
+"""Those that give elements of their one argument: one of them, or a container of all."""
 
 
 class ExpressionInference:
@@ -414,6 +424,8 @@ class ExpressionInference:
         return Values((Builtin("bool"),))
 
     def _on_name(self, body: Body, node: ast.Name) -> Values:
+        if node.id in body.visited:
+            return OPEN
         facts = body.facts
         if facts is not None:
             if facts.parameters and facts.parameters[0][0] == node.id and body.receiver is not None:
@@ -438,8 +450,8 @@ class ExpressionInference:
         if not stored and name in facts.imports:
             module, imported = facts.imports[name]
             return self._definite(self.model.resolve(f"{module}.{imported}" if imported else module))
-        if name in body.visited or (parameter is None and not stored):
-            return OPEN if name in body.visited else None
+        if parameter is None and not stored:
+            return None
         inner = replace(body, visited=body.visited | {name})
         parts = [self._stored(inner, *entry) for entry in stored]
         if parameter is not None:
@@ -479,8 +491,13 @@ class ExpressionInference:
             return self._infer(body, node.func.args[0])
         found = self.model.expression(body.where, name) if name else None
         outside = external(found) if found is not None and (body.facts is None or name not in body.facts.local) else ""
-        if outside.rpartition(".")[2] in _MADE and outside.startswith(("builtins.", "types.")):
-            return _MADE[outside.rpartition(".")[2]]
+        if outside.startswith(("builtins.", "types.")):
+            made = outside.rpartition(".")[2]
+            if made in _OF_ELEMENTS and len(node.args) == 1:
+                element = self.steps.looped(self._infer(body, node.args[0]), asynchronous=False)
+                return container(_OF_ELEMENTS[made], [element]) if _OF_ELEMENTS[made] else element
+            if made in _MADE:
+                return _MADE[made]
         return self.steps.called(self._infer(body, node.func))
 
     def _on_await(self, body: Body, node: ast.Await) -> Values:
@@ -507,6 +524,26 @@ class ExpressionInference:
     def _on_dict(self, body: Body, node: ast.Dict) -> Values:
         values = [self._infer(body, value) for value in node.values]
         return container("dict", [OPEN, union(values) if values else OPEN])
+
+    def _on_set(self, body: Body, node: ast.Set) -> Values:
+        return Values((Builtin("set"),))
+
+    def _on_setcomp(self, body: Body, node: ast.SetComp) -> Values:
+        return Values((Builtin("set"),))
+
+    def _on_listcomp(self, body: Body, node: ast.ListComp) -> Values:
+        return container("list", [self._element(body, node, node.elt)])
+
+    def _on_generatorexp(self, body: Body, node: ast.GeneratorExp) -> Values:
+        return container("iterator", [self._element(body, node, node.elt)])
+
+    def _on_dictcomp(self, body: Body, node: ast.DictComp) -> Values:
+        return container("dict", [OPEN, self._element(body, node, node.value)])
+
+    def _element(self, body: Body, node: ast.ListComp | ast.GeneratorExp | ast.DictComp, element: ast.expr) -> Values:
+        """Infer what a comprehension gives; its own variables are open."""
+        own = {each.id for one in node.generators for each in ast.walk(one.target) if isinstance(each, ast.Name)}
+        return self._infer(replace(body, visited=body.visited | own), element)
 
     def _on_subscript(self, body: Body, node: ast.Subscript) -> Values:
         key = node.slice.value if isinstance(node.slice, ast.Constant) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import (
@@ -15,6 +16,7 @@ from tooling.python.access_paths import (
     Name,
     spelled,
 )
+from tooling.python.source import parse_expression
 from tooling.python.symbols.operators import alternatives
 from tooling.python.symbols.symbol import Builtin, Container, Definite, Instance, Open, SymbolKind
 from tooling.python.symbols.targets import locate
@@ -78,6 +80,7 @@ def contradictions(case: JudgedUse) -> Iterator[UseProblem]:
         yield _problem(case, FindingKind.RETURN_CHANGED, message, "ValueError", whole=not told, answer=answer)
     else:
         yield from _lacking(case)
+        yield from _none_now(case)
         yield from _protocol(case)
 
 
@@ -100,6 +103,25 @@ def _lacking(case: JudgedUse) -> Iterator[UseProblem]:
         return
     message = f"what is returned is a {absent[0].container} by its annotation, which has no {target.name}"
     yield _problem(case, FindingKind.RETURN_CHANGED, message, "AttributeError", whole=False)
+
+
+def _none_now(case: JudgedUse) -> Iterator[UseProblem]:
+    """`index.nearest(query).score`: by the annotations of both versions, what is called may give None now."""
+    use, target = case.use, case.use.target
+    if not isinstance(target, Attribute) or not isinstance(target.base, Called | Awaited):
+        return
+    before, after = case.old.value(target.base), case.new.value(target.base)
+    if before is None or after is None or any(each.open or each.inferred for each in (before, after)):
+        return
+    may_be = Builtin("NoneType") in after.types and len(after.types) > 1 and Builtin("NoneType") not in before.types
+    text = parse_expression(use.symbol_text)
+    directly = isinstance(text, ast.Attribute) and isinstance(
+        text.value, ast.Call | ast.Await
+    )  # nothing is asked first
+    if before.types and may_be and directly:
+        source = _source(target.base)
+        message = f"{spelled(source) or use.symbol_text} may give None now, which has no {target.name}"
+        yield _problem(case, FindingKind.RETURN_CHANGED, message, "AttributeError", whole=False)
 
 
 def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
