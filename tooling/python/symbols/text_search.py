@@ -5,13 +5,14 @@ Nothing is parsed: a release of two thousand modules takes a second, once, and t
 
 from __future__ import annotations
 
+import ast
 import re
 import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import is_distinctive
-from tooling.python.source import absolute, module_name, package_of, parse_expression
+from tooling.python.source import absolute, children, dotted_name, module_name, package_of, parse_expression, parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -252,3 +253,21 @@ def speaks_of(store: TreeStore, word: str) -> bool:
     """Whether a word stands anywhere in the text of a release, in strings and comments too."""
     text, pattern = word.encode(), re.compile(rb"\b" + re.escape(word.encode()) + rb"\b")
     return any(text in data and pattern.search(data) for data in map(store.source.read, store.source.files()))
+
+
+def reads_name(store: TreeStore, name: str) -> bool:
+    """Whether code of a release reads a name or asks for it by a string; to define, import or export it is not to."""
+    word = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
+    files = (path for path in store.source.files() if not path.endswith(".pyi"))
+    naming = [data for data in map(store.source.read, files) if word.search(data)]
+    trees = [parsed(data) for data in naming[:MOST_FILES]]
+    pending: list[ast.AST] = [tree for tree in trees if tree is not None]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Assign) and dotted_name(node.targets[0]) == "__all__":
+            continue
+        named = getattr(node, "attr", getattr(node, "id", getattr(node, "value", None)))
+        if named == name and (isinstance(node, ast.Constant) or isinstance(getattr(node, "ctx", None), ast.Load)):
+            return True
+        pending.extend(children(node))
+    return len(naming) > MOST_FILES

@@ -222,6 +222,10 @@ class SymbolTree(Generic[Source]):
         """Whether a word stands anywhere in the text of the release."""
         return bool(self.store.answer(("word", word), lambda: text_search.speaks_of(self.store, word)))
 
+    def reads_name(self, name: str) -> bool:
+        """Whether code of the release reads a name, or asks for it by a string."""
+        return bool(self.store.answer(("reads", name), lambda: text_search.reads_name(self.store, name)))
+
     def names(self) -> NameTable:
         """Where each top-level name is defined."""
         return self._names

@@ -121,10 +121,12 @@ def _abstract(upstream: Upstream, symbol: Symbol) -> dict[str, Symbol]:
 
 
 def _lost(case: JudgedUse, name: str, absent: Absent) -> Iterator[UseProblem]:
+    if not case.old.reads_name(name):
+        return  # only the repository ever called it
     explained = case.explain(absent)
     replacement = explained[1] if explained else None
     called = _refers(case.old, case.before.found[0].receiver, name)
-    silent_loss = bool(called) and not _refers(case.new, absent.container, name)
+    silent_loss = not (_refers(case.new, absent.container, name) if called else case.new.reads_name(name))
     undefined = bool(case.after.beside) or not case.new.member_names().get(name)
     if not case.after.closed and not undefined:
         return  # a base class that is not known may still have it, and call it

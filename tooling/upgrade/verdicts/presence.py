@@ -19,6 +19,7 @@ from tooling.python.access_paths import (
     Name,
     SuperOf,
     Unknown,
+    spelled,
 )
 from tooling.python.operations import literal
 from tooling.python.symbols.calls import misfit
@@ -49,13 +50,22 @@ if TYPE_CHECKING:
 
 def lost_patches(case: JudgedUse) -> Iterator[UseProblem]:
     """The patched name is gone. On an instance the assignment may be of the repository's own making: a warning. What
-    is put into `sys.modules` is a module from then on."""
-    for problem in absences(case) if _OF_MODULES.match(case.use.symbol_text) is None else ():
-        on_instance = isinstance(case.use.target, Attribute) and isinstance(case.use.target.base, Called | InstanceOf)
+    is put into `sys.modules` is a module from then on, and what the package never read is there as before."""
+    target, text = case.use.target, case.use.symbol_text
+    on_instance = isinstance(target, Attribute) and isinstance(target.base, Called | InstanceOf)
+    owner, _, name = spelled(target).rpartition(".")
+    holder = case.new.resolve(owner)
+    takes_any = isinstance(holder, Found) and holder.symbol.kind in (SymbolKind.CLASS, SymbolKind.MODULE)
+    lasts = case.use.action is Action.ASSIGN and not on_instance and FOR_A_WHILE.match(text) is None
+    if takes_any and lasts and not case.old.reads_name(name):
+        return
+    for problem in absences(case) if _OF_MODULES.match(text) is None else ():
         severity = AuditSeverity.WARNING if on_instance else problem.severity
         yield replace(problem, severity=severity, fixable=False)
 
 
+FOR_A_WHILE = re.compile(r"[\w.]*(patch|monkeypatch)\b")
+"""Patches that end with a test, and fail for a missing name."""
 _OF_MODULES = re.compile(r"(?:sys\.)?modules\b")
 
 

@@ -139,7 +139,7 @@ def test_parameters_of_other_names_at_the_old_places_take_what_is_passed_by_posi
 
 @pytest.mark.parametrize(
     ("old", "new"),
-    [("x: int, y", "p: str, y"), ("x=1, y=2", "p='', y=2"), ("x=1, y=2", "y=2, z=3"), ("x, y", "p, y, z=1")],
+    [("x: int, y", "p: str, y"), ("x=1, y=2", "p='', y=2"), ("x=1, y=2", "y=2, z=3"), ("x=1, y=2", "p=1, y=2, z=3")],
 )
 def test_a_parameter_of_another_type_or_default_or_among_more_is_another_one(old: str, new: str) -> None:
     assert judged(call(Name("up.f"), 0, 1), compared(f"def f({old}): ...", f"def f({new}): ..."))
@@ -353,9 +353,18 @@ def test_a_decorated_override_may_take_more_than_it_shows() -> None:
     assert finding.severity is AuditSeverity.WARNING
 
 
-def test_an_override_of_a_lost_helper_is_a_warning() -> None:
-    (finding,) = judged(override("helper"), compared(HOOKS_OLD, HOOKS_NEW))
-    assert (finding.kind, finding.severity) == (FindingKind.OVERRIDE_DRIFT, AuditSeverity.WARNING)
+def test_an_override_of_a_lost_helper_that_the_package_never_called_is_as_before() -> None:
+    assert judged(override("helper"), compared(HOOKS_OLD, HOOKS_NEW)) == []
+
+
+@pytest.mark.parametrize(
+    ("still", "severity"),
+    [("", AuditSeverity.BREAKING), ("def help(other): other.helper()", AuditSeverity.WARNING)],
+)
+def test_an_override_of_a_lost_helper_that_others_called_is_dead_unless_something_calls_one(still, severity) -> None:
+    old = f"{HOOKS_OLD}\ndef run(trainer): trainer.helper()\n"
+    (finding,) = judged(override("helper"), compared(old, f"{HOOKS_NEW}\n{still}\n"))
+    assert (finding.kind, finding.severity) == (FindingKind.OVERRIDE_DRIFT, severity)
 
 
 @pytest.mark.parametrize("name", ["__init__", "__new__"])
