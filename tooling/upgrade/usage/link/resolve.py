@@ -54,6 +54,11 @@ _TAKEN_OUT = {
     "list": "iter",
 }
 """What a generic type is -> how values come out of it."""
+_GIVEN_BY = {
+    "Callable": "call",
+    **dict.fromkeys(("ContextVar", "LifoQueue", "PriorityQueue", "Queue", "SimpleQueue"), "iter"),
+}
+"""Further generic types whose methods give values, or which do when they are called."""
 _ASKED = {
     ("enter", False): "__enter__",
     ("enter", True): "__aenter__",
@@ -519,9 +524,9 @@ class Resolver:
                 return self.value(path, arguments[0])
             if name in ("tuple", "Tuple"):
                 return one(ValueRow(tuple(self.instance_of(path, number) for number in arguments)))
-            how = _TAKEN_OUT.get(CONTAINERS.get(name, ""), "")
+            how = _GIVEN_BY.get(name) or _TAKEN_OUT.get(CONTAINERS.get(name, ""), "")
             if how and (how != "dict" or len(arguments) > 1):
-                index = -1 if how == "dict" or name == "Coroutine" else 0
+                index = -1 if how == "dict" or name in ("Callable", "Coroutine") else 0
                 return one(Held(how, self.instance_of(path, arguments[index])))
             return UNKNOWN
         if row[0] == "either":

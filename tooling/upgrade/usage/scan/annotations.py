@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from tooling.upgrade.usage.scan.core import WalkState
 
 _TRANSPARENT = frozenset({"Annotated", "ClassVar", "Final", "Required", "NotRequired", "ReadOnly", "InitVar", "Unpack"})
-_TYPING = ("typing.", "typing_extensions.", "collections.abc.", "collections.", "contextlib.", "dataclasses.")
+_TYPING = (
+    *("asyncio.", "collections.", "collections.abc.", "concurrent.futures.", "contextlib.", "contextvars."),
+    *("dataclasses.", "multiprocessing.", "queue.", "typing.", "typing_extensions.", "weakref."),
+)
 _FILLERS = frozenset({"", "a", "an", "the", "class", "optional", "instance", "of", "None", "or", ":obj", ":class"})
 """Words of docstrings before the name of a type."""
 _BUILTIN_CONTAINERS = frozenset({"list", "dict", "tuple", "set", "frozenset", "type"})

@@ -95,7 +95,8 @@ class CallReader:
             target = int(self.walk.facts.nodes[target][1])
         if isinstance(node.func, ast.Attribute) and node.func.attr in _VIEWS:
             mapping = self.arguments.quiet_value(node.func.value)
-            if self.walk.facts.nodes[mapping][0] in _NAMED:
+            kind, *rest = self.walk.facts.nodes[mapping]
+            if kind in _NAMED or (kind == "instance" and self.walk.facts.nodes[rest[0]][0] == "param"):
                 return self.walk.step("view", mapping, node.func.attr)
         if isinstance(node.func, ast.Attribute) and node.func.attr in _DUMPS and not node.args and not node.keywords:
             return self.walk.step("fields", self.arguments.quiet_value(node.func.value), node.func.attr)

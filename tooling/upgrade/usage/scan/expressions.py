@@ -96,7 +96,8 @@ class ExpressionReader:
         if read and kind in _IMPORTED:
             self.walk.emit("read", node, value)
         if kind in ("global", "own"):
-            self.walk.facts.mentions.setdefault(node.id, {})[node.lineno, node.col_offset] = self.walk.context()
+            context = self.walk.context()
+            self.walk.facts.mentions.setdefault(node.id, {})[node.lineno, node.col_offset] = context
         return value
 
     def base(self, node: ast.expr) -> int:
@@ -117,11 +118,9 @@ class ExpressionReader:
     def attribute_value(self, node: ast.Attribute) -> int:
         """Value of `base.name`, without a use of the attribute itself."""
         base = self.base(node.value)
-        if isinstance(node.value, ast.Name):
-            key = f"{node.value.id}.{node.attr}"
-            if key in self.walk.frame.values:
-                return self.walk.frame.values[key]
-        return self.walk.attribute(base, node.attr)
+        key = f"{node.value.id}.{node.attr}" if isinstance(node.value, ast.Name) else ""
+        key = key if key in self.walk.frame.values else f"*.{node.attr}"
+        return self.walk.frame.values[key] if key in self.walk.frame.values else self.walk.attribute(base, node.attr)
 
     def attribute_read(self, node: ast.Attribute, read: bool) -> int:
         """`base.name`."""
@@ -196,11 +195,13 @@ class ExpressionReader:
         """`a and b`: b is reached only if a holds."""
         sign = 1 if isinstance(node.op, ast.And) else -1
         conditions: list[int] = []
-        values = []
+        values: list[int] = []
         with self.narrowing():
             for value in node.values:
                 with self.walk.under(*conditions):
-                    values.append(self.expression(value))
+                    found = self.expression(value)
+                    told = any(self.walk.facts.nodes[each][0] == "guarded" for each in values)
+                    values.append(self.guarded(found) if told else found)
                 if value is not node.values[-1]:
                     conditions.append(sign * (self.walk.test(value) + 1))
                 if sign == 1:
@@ -361,7 +362,9 @@ class ExpressionReader:
         if isinstance(node.op, ast.Mult) and "list" in kinds:
             return values[kinds.index("list")]
         joined = kinds[0] == kinds[1] and kinds[0] in ("list", "dict") and isinstance(node.op, ast.Add | ast.BitOr)
-        return self.walk.either(values) if joined else UNKNOWN
+        if joined or "list" in kinds or "dict" in kinds:
+            return self.walk.either(values) if joined else UNKNOWN
+        return self.walk.step("call", self.walk.attribute(values[0], OPERATORS[type(node.op)]))
 
     def unary(self, node: ast.UnaryOp, read: bool) -> int:
         """`-a`; `not a` is always answered."""
