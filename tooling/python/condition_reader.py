@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import itertools
 import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeGuard
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
 from tooling.python import versions
-from tooling.python.access_paths import Attribute, spelled
+from tooling.python.access_paths import Attribute
 from tooling.python.class_bodies import assigned_in, fields_of, function_in, is_decorated, is_small
 from tooling.python.conditions import (
     FALSE,
@@ -37,8 +38,19 @@ from tooling.python.conditions import (
     negated,
     undecided,
 )
+from tooling.python.function_bodies import (
+    binding,
+    bound_arguments,
+    catches,
+    exceptions,
+    exits,
+    is_lookup,
+    record,
+    skips,
+)
 from tooling.python.guard_values import (
     CONDITIONS,
+    PROBES,
     RAISES,
     GuardClass,
     GuardDefinition,
@@ -48,44 +60,43 @@ from tooling.python.guard_values import (
     GuardSkip,
     GuardSymbol,
     InnerScope,
+    Listener,
     as_condition,
     chosen,
     compared_values,
     led_to,
+    names_in,
 )
+from tooling.python.module import last_name
 from tooling.python.operations import BUILTINS, FAILURES, METHODS, UNKNOWN, Fuel, OutOfFuel, compare, regular
-from tooling.python.source import POSITIONAL, dotted_name, each_parameter, parse_expression
+from tooling.python.source import dotted_name, each_parameter, parse_expression
 from tooling.python.values import ValueEvaluator
 from tooling.python.versions import VersionText
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tooling.python.conditions import Probe, ReleaseAnswers, VersionedSubject
+    from tooling.python.conditions import ReleaseAnswers
 
 MAX_DEPTH = 3
 """How many functions and names deep a condition is followed."""
 MAX_NODES = 400
 """Parts of a definition that are looked at for what it may be about."""
-PROBES = frozenset(
-    {"hasattr", "getattr", "dir", "vars", "signature", "getfullargspec", "find_spec", "import_module", "callable"}
-    | {"metadata", "version", "distribution", "get_distribution", "requires", "packages_distributions"}
-    | {"__dict__", "__mro__", "__code__", "modules", "attrgetter", "getmembers", "getattr_static"}
-)
-"""What asks whether something is there."""
 MAX_PATHS = 16
 """Branches times statements that are followed; more is not a small function."""
 _CONVERSIONS = frozenset({"tuple", "list", "str", "int", "float", "bool", "set", "sorted", "any", "all", "callable"})
-_FIELDS = frozenset(
-    {"__annotations__", "__dataclass_fields__", "__fields__", "__struct_fields__", "_fields", "model_fields"}
-)
-"""Attributes of classes that hold the names of their constructors' parameters."""
 UNSKIPPED, RETURNS = "__unskipped__", "__returns__"
 """How the condition is noted that a decorator of the repository may put on a function, and a call on what follows."""
 _MARKED = re.compile(rf"(?:{UNSKIPPED}|{RETURNS})\((.*)\)", re.DOTALL)
-SKIPS = {"pytest.mark.skipif": -1, "unittest.skipIf": -1, "unittest.skipUnless": 1}
-"""What skips a test: -1 where its condition holds, 1 where it fails."""
-_SEARCHES = frozenset({"findall", "fullmatch", "match", "search", "split"})
+SKIPS = {"pytest.mark.skipif": -1, "pytest.mark.xfail": -1, "unittest.skipIf": -1, "unittest.skipUnless": 1}
+"""What skips a test, or expects it to fail: -1 where its condition holds, 1 where it fails."""
+_HANDLERS = "except"
+"""What names hold in the body of a `try`: its handlers, what follows it, and the same of the one around."""
+_WORKED = ast.Pass()
+"""The end of such a body."""
+_IMPORTERS = frozenset({"__import__", "import_module"})
+_ASK_FOR_MODULES = _IMPORTERS | {"find_spec", "find_loader"}
+_SEARCHES = frozenset({"findall", "fullmatch", "match", "search", "split", "sub"})
 
 
 def read_condition(test: ast.expr, scope: GuardScope) -> Condition:
@@ -197,6 +208,11 @@ class ConditionReader(ValueEvaluator):
         own = isinstance(found, GuardClass | GuardObject) and self.side is None  # read only for a release
         return UNKNOWN if found is None or own else found
 
+    def _imported(self, dotted: str, level: int = 0) -> object:
+        """Return what the import of a dotted path gives."""
+        found = self.scope.symbol(dotted, level) or GuardSymbol("." * level + dotted)
+        return found if isinstance(found, GuardDefinition) and found.function is not None else self._followed(found)
+
     def _known(self, found: object) -> object:
         """Return a version, or what is asked, itself where a release is at hand."""
         if self.side is not None and isinstance(found, HasName | HasParameter | ModuleExists | CompareVersion):
@@ -209,7 +225,10 @@ class ConditionReader(ValueEvaluator):
 
     def _on_attribute(self, node: ast.Attribute) -> object:
         if isinstance(node.value, ast.Name):
-            kept = self.scope.find(f"{node.value.id}.{node.attr}")
+            key = f"{node.value.id}.{node.attr}"
+            if key in self.env:  # a method has assigned it
+                return self.env[key]
+            kept = self.scope.find(key)
             if isinstance(kept, GuardDefinition) and isinstance(kept.node, ast.FunctionDef):  # a property
                 return self._inlined(kept.node, kept.scope, ast.Call(node, [], []))
             if isinstance(kept, GuardDefinition):
@@ -222,19 +241,12 @@ class ConditionReader(ValueEvaluator):
             return self._own_member(base, name)
         if isinstance(base, GuardSymbol):
             dotted = f"{base.dotted}.{name}"
-            inside = self.scope.symbol(dotted)
+            inside = self.scope.symbol(dotted) if base.access_path is None else None
             if inside is not None and inside is not UNKNOWN:
                 return self._followed(inside)
-            if base.access_path is not None and name in _FIELDS:
-                return GuardNames(base.access_path, parameters=True)
-            if base.access_path is not None and name in ("__dict__", "__all__"):
-                return GuardNames(base.access_path, parameters=False)
-            if (
-                name == "co_varnames"
-                and isinstance(base.access_path, Attribute)
-                and base.access_path.name == "__code__"
-            ):
-                return GuardNames(base.access_path.base, parameters=True)
+            names = names_in(base, name)
+            if names is not None:
+                return names
             access_path = None if base.access_path is None else Attribute(base.access_path, name)
             return self._followed(GuardSymbol(dotted, access_path))
         if isinstance(base, VersionText | Version | str):
@@ -255,14 +267,21 @@ class ConditionReader(ValueEvaluator):
         if name in fields and (name in given or (made.arguments is None and owner.decorator_list)):
             return given.get(name, UNKNOWN)
         values = assigned_in(owner, name)
-        if len(values) != 1 or self.depth >= MAX_DEPTH:
+        if not values or self.depth >= MAX_DEPTH:
             return UNKNOWN
         (value, method), inner = values[0], self._inner(scope)
+        found: object = UNKNOWN
         if method is not None:
             known = made.arguments if method.name == "__init__" else None  # else a default is not what was passed
             passed: dict[str, object] = dict.fromkeys((entry.arg for entry, *_ in each_parameter(method.args)), UNKNOWN)
-            inner.env = inner.bound(method, [made, *(known or ())], passed if known is None else dict(made.named))
-        found = inner.evaluate(value)  # the scope may know what is of a package
+            named = passed if known is None else dict(made.named)
+            bound = bound_arguments(method, [made, *(known or ())], named, inner.evaluate)
+            if known is not None and is_small(method):
+                made_so = ast.Return(ast.Attribute(ast.Name(method.args.args[0].arg), name))
+                found = inner._run([*method.body, made_so], bound)
+            inner.env = bound
+        if found is UNKNOWN and len(values) == 1:
+            found = inner.evaluate(value)  # the scope may know what is of a package
         return self._followed(scope.find(f"{owner.name}.{name}")) if found is UNKNOWN else found
 
     def _having(self, base: GuardClass | GuardObject, name: str) -> tuple[ast.ClassDef | None, GuardScope, GuardObject]:
@@ -280,6 +299,8 @@ class ConditionReader(ValueEvaluator):
 
     def _on_subscript(self, node: ast.Subscript) -> object:
         base = self.evaluate(node.value)
+        if isinstance(base, GuardNames) and isinstance(node.slice, ast.Slice):
+            return base
         return versions.item(base, node.slice) if isinstance(base, VersionText) else super()._on_subscript(node)
 
     def _comprehended(self, generators: list[ast.comprehension], element: Callable[[], Any]) -> Any:
@@ -298,13 +319,27 @@ class ConditionReader(ValueEvaluator):
             right = self.evaluate(operand)
             compared = compared_values(left, operator, right)
             if compared is UNKNOWN and self.side is not None:  # the order of texts is what they say
-                compared = compare(operator, left, right)
+                compared = self._compared_by_class(operator, left, right)
+                compared = compare(operator, left, right) if compared is UNKNOWN else compared
             part = as_condition(compared)
             if part is None:
                 return UNKNOWN
             parts.append(part)
             left = right
         return all_of(parts)
+
+    def _compared_by_class(self, operator: ast.cmpop, left: object, right: object) -> object:
+        """Compare by a special method of a class of the repository, or by the one that says the opposite."""
+        sign = versions.OPERATORS.get(type(operator), "")
+        sides = ((left, right, sign), (right, left, versions.FLIPPED.get(sign, "")))
+        for one, other, asked in ((one, other, asked) for one, other, asked in sides if isinstance(one, GuardObject)):
+            for name, holds in ((asked, True), (versions.OPPOSITE[asked], False)):
+                owner, scope, made = self._having(one, versions.SPECIAL.get(name, ""))
+                method = function_in(owner, versions.SPECIAL[name]) if owner is not None else None
+                found = as_condition(self._followed_call(method, scope, [made, other], {})) if method else None
+                if found is not None:
+                    return found if holds else negated(found)
+        return UNKNOWN
 
     # ------------------------------------------------------------------------------------------------------- calls
 
@@ -316,6 +351,8 @@ class ConditionReader(ValueEvaluator):
             return UNKNOWN
         function = node.func
         found: object = UNKNOWN
+        if isinstance(function, ast.Attribute) and function.attr == "issubset":
+            return self._on_compare(ast.Compare(function.value, [ast.LtE()], node.args))
         if isinstance(function, ast.Name):
             found = self.env[function.id] if function.id in self.env else self.scope.find(function.id)
             if found is None:
@@ -380,17 +417,16 @@ class ConditionReader(ValueEvaluator):
             test = self.condition(node.args[0])
             return GuardSkip(test if SKIPS[dotted] > 0 else negated(test))
         arguments = self.arguments(node)[0]
-        if dotted == "collections.namedtuple" and len(arguments) == 2:
-            names = arguments[1].replace(",", " ").split() if isinstance(arguments[1], str) else arguments[1]
-            fields: list[ast.stmt] = [ast.AnnAssign(ast.Name(each), ast.Name("object"), None, 1) for each in names]
-            record = ast.ClassDef(str(arguments[0]), [], [], fields, [])
-            return GuardClass(lambda: record, self.scope)
-        if last in ("find_spec", "find_loader") and arguments and isinstance(arguments[0], str):
-            return self._known(ModuleExists(arguments[0]))
+        if dotted in ("collections.namedtuple", "types.SimpleNamespace"):
+            named = self.arguments(node)[1] if dotted == "types.SimpleNamespace" else None
+            made = GuardClass(functools.partial(record, arguments[1] if named is None else [*named]), self.scope)
+            return made if named is None else GuardObject(made, (), tuple(named.items()))
+        if last in _ASK_FOR_MODULES and arguments and isinstance(arguments[0], str):
+            return self._imported(arguments[0]) if last in _IMPORTERS else self._known(ModuleExists(arguments[0]))
         if self.side is not None and dotted.startswith("re.") and len(arguments) > 1:
             pattern = regular("compile", arguments)
-            known = isinstance(pattern, re.Pattern) and isinstance(arguments[1], str)
-            return getattr(pattern, last)(arguments[1]) if known and last in _SEARCHES else UNKNOWN
+            known = isinstance(pattern, re.Pattern) and all(isinstance(each, str) for each in arguments[1:])
+            return getattr(pattern, last)(*arguments[1:]) if known and last in _SEARCHES else UNKNOWN
         found = versions.called(dotted, arguments, exactly=self.side is not None)
         return self._by_name(last, node) if found is None else self._known(found)
 
@@ -423,7 +459,8 @@ class ConditionReader(ValueEvaluator):
             if name in ("all", "any") and known and len(known) == len(parts):
                 return all_of(known) if name == "all" else any_of(known)
             return inner if isinstance(inner, (VersionText, GuardNames, *CONDITIONS)) else super()._on_call(node)
-        found = self._by_name(name, node)
+        is_import = name == "__import__"
+        found = self._library(GuardSymbol("builtins.__import__"), node) if is_import else self._by_name(name, node)
         return super()._on_call(node) if found is UNKNOWN and name in BUILTINS else found
 
     def _unskipped(self, decorator: ast.expr) -> object:
@@ -440,7 +477,7 @@ class ConditionReader(ValueEvaluator):
         if not isinstance(found, GuardDefinition) or not isinstance(call, ast.Call) or function is None:
             return UNKNOWN
         inner = self._inner(found.scope)
-        result = inner._run(function.body, inner.bound(function, *self.arguments(call)))
+        result = inner._run(function.body, bound_arguments(function, *self.arguments(call), inner.evaluate))
         if result is UNKNOWN or isinstance(result, GuardSkip):
             return result.unless if isinstance(result, GuardSkip) else UNKNOWN
         return Constant(result is not RAISES)
@@ -493,22 +530,8 @@ class ConditionReader(ValueEvaluator):
 
     def returned(self, function: ast.FunctionDef, positional: Sequence[object], named: dict[str, object]) -> object:
         """Return what a call with these arguments gives."""
-        result = self._run(function.body, self.bound(function, positional, named))
+        result = self._run(function.body, bound_arguments(function, positional, named, self.evaluate))
         return UNKNOWN if result is RAISES else result
-
-    def bound(
-        self, function: ast.FunctionDef, positional: Sequence[object], named: dict[str, object]
-    ) -> dict[str, object]:
-        """Return what the parameters of a function hold."""
-        bound = dict(named)
-        for index, (entry, kind, default) in enumerate(each_parameter(function.args)):
-            if kind in POSITIONAL and index < len(positional):
-                bound[entry.arg] = positional[index]
-            elif kind == "star":
-                bound[entry.arg] = tuple(positional[index:])
-            elif entry.arg not in bound:
-                bound[entry.arg] = UNKNOWN if default is None else self.evaluate(default)
-        return bound
 
     def _run(self, body: list[ast.stmt], bound: dict[str, object]) -> object:
         self._paths += 1
@@ -520,9 +543,14 @@ class ConditionReader(ValueEvaluator):
             rest = body[index + 1 :]
             if isinstance(statement, ast.Return):
                 return None if statement.value is None else self.evaluate(statement.value)
+            if statement is _WORKED:
+                self.env[_HANDLERS] = self.env[_HANDLERS][2]  # type: ignore[index]  # `_try` put it there
+                continue
+            if isinstance(statement, ast.Raise) and not skips(statement):
+                return self._raised(statement)
             if isinstance(statement, ast.Assert):
                 return self._branched(ast.If(statement.test, [ast.Pass()], [ast.Raise()]), rest)
-            if skips(statement) or isinstance(statement, ast.Raise) or _exits(statement):
+            if skips(statement) or exits(statement):
                 return GuardSkip(FALSE) if skips(statement) else RAISES
             if isinstance(statement, ast.If | ast.For | ast.Try):
                 return self._branched(statement, rest)
@@ -539,7 +567,7 @@ class ConditionReader(ValueEvaluator):
             leaves = any(isinstance(inner, ast.Break | ast.Continue) for inner in ast.walk(statement))
             if items is None or leaves or len(items) > MAX_PATHS:
                 return UNKNOWN
-            turns = [(_binding(statement.target, each), *statement.body) for each in items]
+            turns = [(binding(statement.target, each), *statement.body) for each in items]
             return self._run([*itertools.chain(*turns), *statement.orelse, *rest], before)
         test = self.condition(statement.test)
         if isinstance(test, Constant):
@@ -550,29 +578,48 @@ class ConditionReader(ValueEvaluator):
     def _simple(self, statement: ast.stmt) -> bool:
         """Follow a statement without branches; whether it is one that is understood."""
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            self.bind(statement.targets[0], self.evaluate(statement.value))
-            return isinstance(statement.targets[0], ast.Name | ast.Tuple)
+            target, value = statement.targets[0], self.evaluate(statement.value)
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name):
+                target = ast.Name(f"{target.value.id}.{target.attr}")
+            self.bind(target, value)
+            return isinstance(target, ast.Name | ast.Tuple)
         if isinstance(statement, ast.AnnAssign) and statement.value:
             self.bind(statement.target, self.evaluate(statement.value))
             return isinstance(statement.target, ast.Name)
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
+            read = ast.BinOp(ast.Name(statement.target.id, ast.Load()), statement.op, statement.value)
+            self.bind(statement.target, self.evaluate(read))
+            return True
         if isinstance(statement, ast.Import):
             for alias in statement.names:
                 name = alias.asname or alias.name.partition(".")[0]
-                self.env[name] = GuardSymbol(alias.name if alias.asname else name)
+                self.env[name] = self._imported(alias.name if alias.asname else name)
             return True
         if isinstance(statement, ast.ImportFrom):
             for alias in statement.names:
-                self.env[alias.asname or alias.name] = GuardSymbol(f"{statement.module}.{alias.name}")
+                dotted = f"{statement.module}.{alias.name}" if statement.module else alias.name
+                self.env[alias.asname or alias.name] = self._imported(dotted, statement.level)
             return True
         if isinstance(statement, ast.FunctionDef):
             self.env[statement.name] = GuardDefinition(statement, InnerScope(self.scope, self.env))
             return True
         return isinstance(statement, ast.Expr | ast.Pass | ast.Global)
 
+    def _raised(self, statement: ast.Raise) -> object:
+        """Go on in the handler around that catches it."""
+        around: Any = self.env.get(_HANDLERS)
+        while around is not None:
+            handlers, rest, around = around
+            for handler in handlers:
+                if catches(exceptions(handler.type), exceptions(statement.exc)[0]):
+                    return self._run([*handler.body, *rest], {**self.env, _HANDLERS: around})
+        return RAISES
+
     def _try(self, statement: ast.Try, rest: list[ast.stmt]) -> object:
         """`try: import x` / `except ImportError`: the body's path where x exists, and that of `getattr(x, "name")`."""
         before = self.env
-        body = self._run([*statement.body, *statement.orelse, *rest], before)
+        handlers = {**before, _HANDLERS: (statement.handlers, rest, before.get(_HANDLERS))}
+        body = self._run([*statement.body, _WORKED, *statement.orelse, *rest], handlers)
         self.env, sure = before, True
         tried: list[Condition] = []
         for each in statement.body:
@@ -580,40 +627,25 @@ class ConditionReader(ValueEvaluator):
                 tried.extend(ModuleExists(alias.name) for alias in each.names)
             elif isinstance(each, ast.ImportFrom) and each.module and not each.level:
                 tried.append(ModuleExists(each.module))
+            elif isinstance(value := getattr(each, "value", None), ast.Call) and last_name(value.func) in _IMPORTERS:
+                module = self.evaluate(value.args[0]) if len(value.args) == 1 else UNKNOWN
+                tried.extend([ModuleExists(module)] if isinstance(module, str) else [])
+                sure = sure and isinstance(module, str)
             elif isinstance(each, ast.Expr) and not isinstance(each.value, ast.Constant):  # only to see if it works
                 asked = each.value
                 if isinstance(asked, ast.Attribute):
                     asked = ast.Call(ast.Name("getattr"), [asked.value, ast.Constant(asked.attr)], [])
-                found = self._probe("hasattr", asked) if _is_lookup(asked) else UNKNOWN
+                found = self._probe("hasattr", asked) if is_lookup(asked) else UNKNOWN
                 tried.extend([found] if isinstance(found, HasName | Constant) else [])
                 sure = sure and isinstance(found, HasName | Constant)
         if not statement.handlers or (sure and not tried):
             return UNKNOWN if body is RAISES and statement.handlers else body
         other = self._run([*statement.handlers[0].body, *rest], before)
-        return chosen(all_of(tried), body, other) if sure else body if body == other else UNKNOWN
-
-
-def _exits(statement: ast.stmt) -> bool:
-    value = getattr(statement, "value", None)
-    return isinstance(value, ast.Call) and dotted_name(value.func) in ("sys.exit", "exit", "os._exit")
-
-
-def _binding(target: ast.expr, value: object) -> ast.stmt:
-    """Make an assignment of a value that is known."""
-    return ast.Assign([target], ast.Constant(value))  # type: ignore[arg-type]  # the evaluator takes any value
-
-
-def _is_lookup(node: ast.expr) -> TypeGuard[ast.Call]:
-    """Whether it is `getattr(x, "name")`."""
-    return isinstance(node, ast.Call) and dotted_name(node.func) == "getattr" and len(node.args) == 2
-
-
-def skips(node: ast.stmt) -> bool:
-    """`raise unittest.SkipTest("...")`, `self.skipTest("...")`, `pytest.skip("...")`."""
-    value = node.exc if isinstance(node, ast.Raise) else getattr(node, "value", None)
-    function = value.func if isinstance(value, ast.Call) else value
-    name = dotted_name(function) if isinstance(function, ast.Name | ast.Attribute) else ""
-    return name.rpartition(".")[2] in ("SkipTest", "skipTest") or name == "pytest.skip"
+        works = all_of(tried)
+        held = evaluate(works, self.side.answer) if self.side is not None and sure else None
+        if held is not None:
+            return body if held else other
+        return chosen(works, body, other) if sure else body if body == other else UNKNOWN
 
 
 def unread(text: str, scope: GuardScope) -> Undecided:
@@ -639,7 +671,7 @@ class Unread:
 
     def about(self) -> frozenset[str]:
         """See `OpenQuestion`; also by what its names stand for."""
-        side = _Listener()
+        side = Listener()
         texts: set[str] = set()
         seen: set[int] = set()
         test = parse_expression(self.text)
@@ -666,26 +698,3 @@ class Unread:
                 for part in parts:
                     reader.condition(part)
         return frozenset(side.names | texts if side.asks else side.names) - {""}
-
-
-@dataclass(slots=True)
-class _Listener:
-    """A release that says nothing, and notes what it is asked for."""
-
-    names: set[str] = field(default_factory=set)
-    asks: bool = False
-    """Whether for names."""
-
-    def version_of(self, asked: VersionedSubject) -> None:
-        """See `ReleaseAnswers`."""
-        self.names.add(asked.subject)
-
-    def answer(self, probe: Probe) -> None:
-        """See `ReleaseAnswers`."""
-        if isinstance(probe, HasName | HasParameter):
-            self.asks = True
-            self.names |= {probe.name, spelled(probe.base).rpartition(".")[2]}
-        elif isinstance(probe, CompareVersion):
-            self.names.add(probe.subject)
-        elif isinstance(probe, Undecided) and probe.question is not None:
-            self.names |= probe.question.about()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from packaging.version import Version
+
 from tooling.python import versions
+from tooling.python.access_paths import Attribute, spelled
 from tooling.python.class_bodies import assigned_in, function_in
 from tooling.python.conditions import (
     TRUE,
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tooling.python.access_paths import AccessPath
+    from tooling.python.conditions import Probe, VersionedSubject
 
 
 class GuardScope(Protocol):
@@ -40,8 +44,9 @@ class GuardScope(Protocol):
         """Return a value or a definition; UNKNOWN if the name is bound to something else, None if nobody knows."""
         ...
 
-    def symbol(self, dotted: str) -> object:
-        """Return what a dotted path stands for if it leads into the repository; None for others."""
+    def symbol(self, dotted: str, level: int = 0) -> object:
+        """Return what a dotted path stands for if it leads into the repository or a package that is asked for; None
+        for others. level: of a relative import."""
         ...
 
 
@@ -114,17 +119,40 @@ class InnerScope:
         """See `GuardScope`."""
         return self.names[name] if name in self.names else self.around.find(name)
 
-    def symbol(self, dotted: str) -> object:
+    def symbol(self, dotted: str, level: int = 0) -> object:
         """See `GuardScope`."""
-        return self.around.symbol(dotted)
+        return self.around.symbol(dotted, level)
 
 
 CONDITIONS = (CompareVersion, HasName, HasParameter, ModuleExists, Constant, Undecided, Not, AllOf, AnyOf)
 _CONTAINERS = (list, tuple, dict, set)
+PROBES = frozenset(
+    {"hasattr", "getattr", "dir", "vars", "signature", "getfullargspec", "find_spec", "import_module", "callable"}
+    | {"metadata", "version", "distribution", "get_distribution", "requires", "packages_distributions"}
+    | {"__dict__", "__mro__", "__code__", "modules", "attrgetter", "getmembers", "getattr_static"}
+)
+"""What asks whether something is there."""
+_FIELDS = frozenset(
+    {"__annotations__", "__dataclass_fields__", "__fields__", "__struct_fields__", "_fields", "model_fields"}
+)
+"""Attributes of classes that hold the names of their constructors' parameters."""
 RAISES = object()
 """What a path through a function gives that ends in `raise`."""
 OLDEST_PYTHON = (3, 10)
 """Code that asks for an older one is answered: nothing that is maintained runs there."""
+
+
+def names_in(base: GuardSymbol, name: str) -> object:
+    """Return the names that an attribute of something of a package holds, or its classes; None for other attributes."""
+    if name == "__mro__":
+        return (base,)
+    if base.access_path is not None and name in _FIELDS:
+        return GuardNames(base.access_path, parameters=True)
+    if base.access_path is not None and name in ("__dict__", "__all__"):
+        return GuardNames(base.access_path, parameters=False)
+    if name == "co_varnames" and isinstance(base.access_path, Attribute) and base.access_path.name == "__code__":
+        return GuardNames(base.access_path.base, parameters=True)
+    return None
 
 
 def as_condition(value: object) -> Condition | None:
@@ -156,7 +184,9 @@ def compared_values(left: object, operator: ast.cmpop, right: object) -> object:
             inside = (HasParameter if right.parameters else HasName)(right.of, left)
         elif isinstance(right, GuardSymbol) and right.dotted == "sys.modules" and isinstance(left, str):
             inside = ModuleExists(left)
-        elif isinstance(left, VersionText) and (concrete(right)):
+        elif (isinstance(left, VersionText) and concrete(right)) or (
+            isinstance(left, Version) and isinstance(right, str)
+        ):
             inside = versions.within(left, right)
         else:
             return compare(operator, left, right)
@@ -194,3 +224,26 @@ def led_to(scope: GuardScope, name: str) -> list[tuple[ast.AST, GuardScope]]:
     function = function_in(body, last)
     parts = [body] if not last else [function] if function is not None else [one for one, _ in assigned_in(body, last)]
     return [(part, made.scope) for part in parts]
+
+
+@dataclass(slots=True)
+class Listener:
+    """A release that says nothing, and notes what it is asked for."""
+
+    names: set[str] = field(default_factory=set)
+    asks: bool = False
+    """Whether for names."""
+
+    def version_of(self, asked: VersionedSubject) -> None:
+        """See `ReleaseAnswers`."""
+        self.names.add(asked.subject)
+
+    def answer(self, probe: Probe) -> None:
+        """See `ReleaseAnswers`."""
+        if isinstance(probe, HasName | HasParameter):
+            self.asks = True
+            self.names |= {probe.name, spelled(probe.base).rpartition(".")[2]}
+        elif isinstance(probe, CompareVersion):
+            self.names.add(probe.subject)
+        elif isinstance(probe, Undecided) and probe.question is not None:
+            self.names |= probe.question.about()

@@ -112,10 +112,12 @@ BUILTINS: dict[str, Callable[..., Any]] = {
     "min": min,
 }
 _TEXT = (
-    "startswith endswith removeprefix removesuffix replace split rsplit partition rpartition lower upper strip lstrip"
+    "startswith endswith removeprefix removesuffix replace split rsplit partition rpartition lower upper strip lstrip "
+    "rstrip join title capitalize"
 )
+_ASKED_OF_TEXT = "count find index isalnum isalpha isdecimal isdigit islower isnumeric isupper rfind"
 METHODS: dict[type, frozenset[str]] = {
-    str: frozenset([*_TEXT.split(), "rstrip", "join", "title", "capitalize", "isupper", "islower", "index", "find"]),
+    str: frozenset([*_TEXT.split(), *_ASKED_OF_TEXT.split()]),
     dict: frozenset(["get", "items", "keys", "values", "update", "setdefault", "pop", "copy"]),
     list: frozenset(["append", "extend", "copy", "insert", "remove", "index", "count"]),
     set: frozenset(["add", "update", "union", "copy", "discard", "difference", "intersection"]),

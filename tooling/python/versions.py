@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from tooling.python.conditions import CompareVersion, Condition, ModuleExists, VersionSource, all_of, any_of
@@ -15,7 +16,7 @@ from tooling.python.operations import UNKNOWN, Symbolic, compare, concrete
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_OPERATORS: dict[type[ast.cmpop], str] = {
+OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Lt: "<",
     ast.LtE: "<=",
     ast.Gt: ">",
@@ -23,8 +24,10 @@ _OPERATORS: dict[type[ast.cmpop], str] = {
     ast.Eq: "==",
     ast.NotEq: "!=",
 }
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "==": "==", "!=": "!="}
+OPPOSITE = {"<": ">=", "<=": ">", "==": "!=", "!=": "==", ">": "<=", ">=": "<", "": ""}
 _BY_FUNCTION = {"lt": ast.Lt, "le": ast.LtE, "gt": ast.Gt, "ge": ast.GtE, "eq": ast.Eq, "ne": ast.NotEq}
+SPECIAL = {OPERATORS[operator]: f"__{name}__" for name, operator in _BY_FUNCTION.items()}
 _SAME = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)
 _PARSERS = frozenset({"parse", "Version", "parse_version", "LooseVersion", "StrictVersion", "LegacyVersion"})
 _VERSION_NAMES = frozenset(
@@ -103,7 +106,7 @@ def helper(name: str, arguments: Sequence[object], minimum: object) -> object:
         return None
     subject, kind = found[1], found[2]
     texts = [one for one in arguments if isinstance(one, str)]
-    if kind == "version" and len(texts) == 2 and texts[0] in _FLIPPED:
+    if kind == "version" and len(texts) == 2 and texts[0] in FLIPPED:
         return CompareVersion(VersionSource.MODULE, subject, texts[0], texts[1])
     if kind.startswith("greater") and texts:
         operator = ">" if kind == "greater_than" else ">="
@@ -178,7 +181,7 @@ def method(value: VersionText | str, name: str, arguments: Sequence[object]) -> 
     """Methods of strings and Versions, and `contains` of the text of specifiers."""
     first = arguments[0] if arguments else None
     if isinstance(value, str):
-        return within(first, value) if isinstance(first, VersionText) else UNKNOWN
+        return within(first, value) if isinstance(first, VersionText | Version) else UNKNOWN
     if name == "startswith":
         starts = first if isinstance(first, tuple) else (first,)
         compares = [CompareVersion(value.source, value.subject, name, each) for each in starts if isinstance(each, str)]
@@ -192,9 +195,9 @@ def method(value: VersionText | str, name: str, arguments: Sequence[object]) -> 
 
 def compared(left: object, operator: ast.cmpop, right: object) -> object:
     """`left operator right`; a version on either side makes a condition of it."""
-    sign, left, right = _OPERATORS.get(type(operator), ""), _joined(left), _joined(right)
+    sign, left, right = OPERATORS.get(type(operator), ""), _joined(left), _joined(right)
     if isinstance(right, VersionText) and sign:
-        left, right, sign = right, left, _FLIPPED[sign]
+        left, right, sign = right, left, FLIPPED[sign]
     if not isinstance(left, VersionText):  # the order of two texts is not that of the versions they may be
         return compare(operator, left, right) if isinstance(operator, _SAME) else UNKNOWN
     text = version_literal(right)
@@ -215,8 +218,10 @@ def version_literal(value: object) -> str:
     return value if isinstance(value, str) and value[:1].isdigit() else ""
 
 
-def within(version: VersionText, specifiers: object) -> object:
+def within(version: VersionText | Version, specifiers: object) -> object:
     """`version in SpecifierSet(">=1,<2")`, or in a tuple of versions."""
+    if isinstance(version, Version):
+        return SpecifierSet(str(specifiers)).contains(version, prereleases=True)
     conditions: list[Condition] = []
     if isinstance(specifiers, tuple | list | set | frozenset):
         for one in specifiers:

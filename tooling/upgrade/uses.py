@@ -32,7 +32,8 @@ class SourcePlace:
 
 @dataclass(frozen=True, slots=True)
 class TryPart:
-    """One `try` statement around a use. Uses of one `number` in one file belong to one statement."""
+    """One `try` statement around a use, or around what bound the value that is used. Uses of one `number` in one file
+    belong to one statement."""
 
     number: int
     part: str
@@ -44,6 +45,8 @@ class TryPart:
     """Index of the handler, for part "handler"."""
     reraises: bool = False
     """Whether every handler that catches ImportError or AttributeError or TypeError raises again, whatever it does."""
+    path: str = ""
+    """The file it belongs to, if it is not the one of the use."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- uses
@@ -191,5 +194,7 @@ class FileUses:
     guards: tuple[DeadGuard, ...] = ()
     extensions: tuple[tuple[AccessPath, frozenset[str]], ...] = ()
     """Bases among ours of the repository's classes, and what these have beside: an annotated value may be of them."""
+    apart: bool = False
+    """Whether it imports nothing of the repository, and nothing there imports it: what it sets is seen by itself."""
     problem: str = ""
     """Why the file could not be read (syntax of another Python, not text); the audit says so and goes on."""

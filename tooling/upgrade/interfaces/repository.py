@@ -42,7 +42,7 @@ class _Scope:
         imported = self._module.imported.get(name)
         return GuardSymbol(imported) if imported is not None else None
 
-    def symbol(self, dotted: str) -> object:
+    def symbol(self, dotted: str, level: int = 0) -> object:
         """See `GuardScope`."""
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import re
 from dataclasses import dataclass, replace
 from functools import partial
@@ -25,6 +24,7 @@ from tooling.python.conditions import (
     evaluate,
     simple_parts,
 )
+from tooling.python.function_bodies import catches
 from tooling.python.symbols.symbol import Absent, Found, Open, SymbolKind
 from tooling.python.symbols.targets import locate
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
@@ -54,22 +54,11 @@ class Ruling:
     guard: str = ""
 
 
-def catches(caught: Iterable[str], raised: str) -> bool:
-    """Whether handlers of these exceptions catch one of that name."""
-    names = set(caught)
-    if "*" in names:
-        return True
-    kind = getattr(builtins, raised, None)
-    if not isinstance(kind, type):
-        return raised in names
-    return any(base.__name__ in names for base in kind.__mro__)
-
-
 def rule(problem: UseProblem, use: Use, context: JudgeContext) -> Ruling:
     """Innermost statement first. A use in a handler counts only if the body can fail on the new version."""
     guard = ""
     for attempt in reversed(use.attempts):
-        alternatives = context.alternatives(use.place.path, attempt.number)
+        alternatives = context.alternatives(attempt.path or use.place.path, attempt.number)
         if attempt.part == "else":
             if not attempt.reraises and any(catches(attempt.catches, raised) for raised in alternatives.body_raises):
                 return Ruling(None)  # the body fails first
@@ -122,7 +111,8 @@ def _masked(problem: UseProblem, use: Use, alternatives: Alternatives) -> UsePro
         return problem
     off = ", ".join(name.dotted for name in use.switches)
     effect = f"{off} is switched off" if off else "the fallback hides it"
-    return replace(problem, severity=AuditSeverity.WARNING, message=f"{problem.message}; {effect}")
+    fixable = problem.fixable and not off  # mended, the attempt would ask for something else
+    return replace(problem, severity=AuditSeverity.WARNING, message=f"{problem.message}; {effect}", fixable=fixable)
 
 
 def _names(attempt: TryPart) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from tooling.upgrade.verdicts.case import JudgedUse
 from tooling.upgrade.verdicts.comparison import Alternatives, JudgeContext
 from tooling.upgrade.verdicts.guards import new_side, reachable
 from tooling.upgrade.verdicts.judge import imported_name, problems
-from tooling.upgrade.verdicts.presence import exception_of
+from tooling.upgrade.verdicts.presence import FOR_A_WHILE, exception_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,12 +37,14 @@ class Surroundings:
         self._imported: dict[str, set[str]] = defaultdict(set)
         self._known: dict[tuple[str, int], Alternatives] = {}
         self._assigned: dict[str, list[Use]] = defaultdict(list)
+        self._apart = {file.path for file in files if file.apart}
         self._extensions = [each for file in files for each in file.extensions]
         for file in files:
             for use in file.uses:
                 path = file.path
                 for attempt in use.attempts:
-                    self._tried[path, attempt.number].append(use)
+                    if not attempt.path:
+                        self._tried[path, attempt.number].append(use)
                 if use.action is Action.OVERRIDE:
                     self._overrides[path].append(use)
                 elif use.action is Action.ASSIGN and not use.function:
@@ -65,7 +66,7 @@ class Surroundings:
             unknown, body = False, 0
             handlers: dict[int, int] = defaultdict(int)
             for use in self._tried.get(key, []):
-                attempt = next(each for each in use.attempts if each.number == number)
+                attempt = next(each for each in use.attempts if (each.number, each.path) == (number, ""))
                 if attempt.part == "else" or reachable(use.conditions, new_side(self._pairs)) is False:
                     continue
                 if attempt.part == "handler":
@@ -120,10 +121,11 @@ class Surroundings:
             (
                 (each.place.line < use.place.line or use.action is Action.STRING)
                 if each.place.path == use.place.path
-                else "test" not in each.place.path or each.place.path.endswith("conftest.py")
+                else ("test" not in each.place.path or each.place.path.endswith("conftest.py"))
+                and each.place.path not in self._apart
             )
             and each.symbol_text.endswith((f".{dotted.rpartition('.')[2]}", ")", "]"))
-            and not re.match(r"[\w.]*(patch|monkeypatch)\b", each.symbol_text)  # for a while
+            and not FOR_A_WHILE.match(each.symbol_text)
             and isinstance(each.target.base if isinstance(each.target, Attribute) else each.target, Name)
             and reachable(each.conditions, new_side(self._pairs)) is not False
             for each in self._assigned[dotted]

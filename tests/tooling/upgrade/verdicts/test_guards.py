@@ -17,10 +17,11 @@ from tooling.python.conditions import (
     describe,
     evaluate,
 )
+from tooling.python.function_bodies import catches
 from tooling.upgrade.findings import AuditSeverity, FindingKind
 from tooling.upgrade.uses import DeadGuard, SourcePlace
 from tooling.upgrade.verdicts.comparison import ReleasePair
-from tooling.upgrade.verdicts.guards import ReleaseSide, catches, dead, reachable
+from tooling.upgrade.verdicts.guards import ReleaseSide, dead, reachable
 
 
 class Held:

@@ -64,10 +64,6 @@ if TYPE_CHECKING:
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import FactsStore
 
-_IMPORT_ERRORS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException", "*"})
-_OTHER_FILE = 100_000
-"""Numbers of attempts in other files start here, so that they are never taken for one of this file."""
-
 
 class Contexts:
     """Where uses stand: conditions and attempts of all files, those of bindings that lead to a use included."""
@@ -76,7 +72,6 @@ class Contexts:
         self._link = link
         self._store = store
         self._conditions: dict[tuple[str, int], Condition] = {}
-        self._files: dict[str, int] = {}
         self._places: dict[tuple[str, int], tuple[Condition, ...]] = {}
         self._tries: dict[tuple[str, int], tuple[TryPart, ...]] = {}
 
@@ -123,23 +118,17 @@ class Contexts:
     def bindings(
         self, path: str, guards: tuple[tuple[str, int], ...], known: tuple[TryPart, ...]
     ) -> tuple[list[Condition], list[TryPart]]:
-        """What the bindings that a value came through add: conditions that a release can decide, and imports that were
-        tried. Of the latter only failures to import count at the use: nothing else was tried there."""
+        """What the bindings that a value came through add: conditions that a release can decide, and attempts: a value
+        that was bound in one is there only if it worked."""
         conditions: list[Condition] = []
         attempts: list[TryPart] = []
         for file, context in guards:
             conditions += [one for one in self.conditions(file, context) if is_decidable(one)]
             for attempt in self.attempts(file, context):
-                if not attempt.catches & _IMPORT_ERRORS:
-                    if file == path and attempt.part == "body" and all(one.number != attempt.number for one in known):
-                        attempts.append(replace(attempt, part="else"))  # bound only if the body worked
-                    continue
-                number = attempt.number + (
-                    0 if file == path else (_OTHER_FILE * (1 + self._files.setdefault(file, len(self._files))))
-                )
-                tried = TryPart(number, attempt.part, frozenset({"ImportError"}), attempt.handler, attempt.reraises)
-                if all((one.number, one.part) != (number, attempt.part) for one in (*known, *attempts)):
-                    attempts.append(tried)
+                part = "else" if attempt.part == "body" else attempt.part
+                bound = replace(attempt, part=part, path="" if file == path else file)
+                if all((one.number, one.path) != (bound.number, bound.path) for one in (*known, *attempts)):
+                    attempts.append(bound)
         return list(dict.fromkeys(conditions)), attempts
 
 
@@ -155,7 +144,7 @@ def _any_way(ways: Iterable[tuple[Condition, ...]]) -> tuple[Condition, ...]:
 
 
 class GuardedFunctions:
-    """What else must hold inside of functions, by all places that name them."""
+    """What else must hold inside of functions and classes, by all places that name them."""
 
     def __init__(self, store: FactsStore, contexts: Contexts) -> None:
         self._store = store
@@ -163,7 +152,7 @@ class GuardedFunctions:
         self._known: dict[tuple[str, str], tuple[Condition, ...]] = {}
 
     def conditions(self, path: str, function: str) -> tuple[Condition, ...]:
-        """Conditions that come with a function of a module, or with one inside of it; () if there are none."""
+        """Conditions that come with a function or class of a module, or with a function inside of it; ()."""
         key = path, function.partition(".")[0]
         if key not in self._known:
             self._known[key] = self._looked_up(*key)
@@ -172,7 +161,8 @@ class GuardedFunctions:
     def _looked_up(self, path: str, name: str) -> tuple[Condition, ...]:
         facts = self._store.facts(path)
         function = facts.functions.get(name)
-        if function is None or function.owner or function.decorators or name in (facts.exports or ()):
+        known = name in facts.classes if function is None else not function.owner and not function.decorators
+        if not known or name in (facts.exports or ()):
             return ()
         mentions = facts.mentions.get(name, {})
         outside = [each for each in mentions.values() if facts.contexts[each][3].partition(".")[0] != name]
@@ -281,6 +271,8 @@ class GuardedModules:
 
 _RUN_ITSELF = re.compile(rb"__name__\s*==\s*[\"']__main__")
 _PROSE = (".md", ".rst", ".txt")
+_LOADED = ("__init__.py", "conftest.py")
+"""Files that are loaded though nothing imports them by name."""
 _BY_NAME = re.compile(rb"\bimport_module\b|\b__import__\b")
 _STARTS = re.compile(rb"[\"'](\w[\w.]*)", re.ASCII)
 """Beginnings of strings that may be a module's name."""
@@ -306,6 +298,7 @@ class Emitter:
         self._contexts = Contexts(link, store)
         self._guarded = GuardedFunctions(store, self._contexts)
         self._modules = GuardedModules(store, self._contexts, edges)
+        self._joined = edges.keys() | {importer for rows in edges.values() for importer, _ in rows}
 
     def file(self, path: str) -> FileUses:
         """All uses in a file, sorted by place."""
@@ -328,7 +321,8 @@ class Emitter:
                 uses.extend(self._uses(path, row, found))
         guards = tuple(self._guards(path, bool(uses)))
         extensions = tuple(self._extensions(path, facts))
-        return FileUses(path=path, digest=digest, uses=tuple(uses), guards=guards, extensions=extensions)
+        apart = path not in self._joined and not path.endswith(_LOADED)
+        return FileUses(path=path, digest=digest, uses=tuple(uses), guards=guards, extensions=extensions, apart=apart)
 
     def has_untyped(self, path: str) -> bool:
         """Whether a file uses a watched attribute on a value that nothing types, or passes a watched keyword to one."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Name, SuperOf
 from tooling.python.condition_reader import read_condition, unread
-from tooling.python.conditions import Condition, HasName, ModuleExists, Not, all_of, undecided
+from tooling.python.conditions import Condition, HasName, HasParameter, ModuleExists, Not, all_of, undecided
 from tooling.python.guard_values import GuardClass, GuardDefinition, GuardObject, GuardSymbol
 from tooling.python.operations import UNKNOWN
 from tooling.python.source import alone, definition, parse_expression
@@ -77,13 +77,13 @@ class FileScope:
             return None
         return FileScope(self._link, self._store, found[0]).find(f"{found[1][0]}.{last}")
 
-    def symbol(self, dotted: str) -> object:
-        """What a dotted path leads to inside the repository."""
-        if self._link.package_of(dotted):
-            return None
-        return self._located(self._store.checkout.find(self._path, dotted))
-
-    def _located(self, found: tuple[str, tuple[str, ...]] | None) -> object:
+    def symbol(self, dotted: str, level: int = 0) -> object:
+        """What a dotted path leads to inside the repository, or in a package that is asked for."""
+        if not level and self._link.package_of(dotted):
+            return GuardSymbol(dotted, Name(dotted))
+        found = self._store.checkout.find(self._path, dotted, level)
+        if found is not None and not found[1]:
+            return GuardSymbol(self._store.checkout.module_name(found[0]))
         if found is None or len(found[1]) not in (1, 2):
             return None
         return FileScope(self._link, self._store, found[0]).find(".".join(found[1]))
@@ -95,14 +95,9 @@ class FileScope:
         if row[0] == "own":
             return self.definition(row[1])
         if row[0] in ("import", "name"):
-            package = self._link.package_of(row[1])
-            inside = None if package else self._located(self._store.checkout.find(self._path, row[1]))
-            return inside or GuardSymbol(row[1], Name(row[1]) if package else None)
+            return self.symbol(row[1]) or GuardSymbol(row[1])
         if row[0] == "relative":
-            found = self._store.checkout.find(self._path, row[2], row[1])
-            if found is not None and not found[1]:
-                return GuardSymbol(self._store.checkout.module_name(found[0]))
-            return self._located(found) or GuardSymbol("." * row[1] + row[2])
+            return self.symbol(row[2], row[1]) or GuardSymbol("." * row[1] + row[2])
         if row[0] == "global":
             return self.find(row[1])
         if row[0] == "arg" and (text := self._default(*row[1:])):
@@ -168,10 +163,10 @@ class FileScope:
         return self._exists(facts, body, kept)
 
     def _exists(self, facts: FileFacts, attempt: int, kept: int | None) -> object:
-        """The imports of an attempt's body, as a condition."""
+        """The imports of an attempt's body, and the keywords it tries, as a condition."""
         conditions: list[Condition] = []
         names: set[str] = set()
-        for action, _, target, context, _ in facts.uses:
+        for action, _, target, context, details in facts.uses:
             tried = [
                 facts.attempts[one]
                 for one in facts.contexts[context][1]
@@ -183,6 +178,9 @@ class FileScope:
                 continue
             base, _, last = row[1].rpartition(".")
             names.add(last)
+            if action == "call" and any("TypeError" in one[2] for one in tried):
+                given = [each[1] for each in dict(details)["arguments"][0] if each[1]]
+                conditions += [HasParameter(Name(row[1]), each) for each in given]
             if not asks:
                 continue
             is_module = row[0] == "import" and action == "import"
@@ -223,9 +221,9 @@ class TestScope:
         node = parse_expression(row[2]) if row[2] else None
         return UNKNOWN if node is None else GuardDefinition(node, TestScope(row[3], self._file))
 
-    def symbol(self, dotted: str) -> object:
-        """What a dotted path leads to inside the repository."""
-        return self._file.symbol(dotted)
+    def symbol(self, dotted: str, level: int = 0) -> object:
+        """What a dotted path leads to inside the repository, or in a package that is asked for."""
+        return self._file.symbol(dotted, level)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.bound_names import bound_names
-from tooling.python.condition_reader import SKIPS, UNSKIPPED, skips
+from tooling.python.condition_reader import SKIPS, UNSKIPPED
+from tooling.python.function_bodies import skips
 from tooling.python.module import last_name
 from tooling.python.source import POSITIONAL, each_parameter, methods_in
 from tooling.upgrade.usage.facts import NONE, UNKNOWN, ClassFacts, FunctionFacts

@@ -47,11 +47,13 @@ def _creates(node: ast.Call) -> bool:
 
 
 def created(node: ast.expr) -> list[str]:
-    """The name, as code spells it, that `patch("a.b", create=True)` makes while it lasts."""
+    """The names, as code spells them, that `patch("a.b", create=True)` makes while it lasts: "a.b", and "*.b" on what
+    is or may be an instance."""
     if not isinstance(node, ast.Call) or not node.args or not _creates(node):
         return []
     name = constant_name(node.args[1]) if len(node.args) > 1 else ""
-    return [f"{dotted_name(node.args[0])}.{name}" if name else constant_name(node.args[0])]
+    made = f"{dotted_name(node.args[0])}.{name}" if name else constant_name(node.args[0])
+    return [made, f"*.{made.rpartition('.')[2]}"]
 
 
 def _patch(calls: Calling, node: ast.Call, target: int) -> int | None:

@@ -8,7 +8,8 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.condition_reader import RETURNS, skips
+from tooling.python.condition_reader import RETURNS
+from tooling.python.function_bodies import skips
 from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.containers import put
