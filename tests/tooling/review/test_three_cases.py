@@ -688,8 +688,9 @@ def test_rules_of_ruff_find_what_is_wrong_and_are_silent_on_what_is_right():
 
 def test_every_rule_has_three_cases_of_each_kind():
     counts: dict[str, list[int]] = {}
-    pages = ("in_files", "of_bounds", "of_fixes", "of_lifetimes", "of_loops", "of_meaning", "of_paths", "of_slips")
-    tables = [runpy.run_path(str(Path(__file__).with_name(f"test_rules_{page}.py")))["CASES"] for page in pages]
+    pages = ("in_files", "of_bounds", "of_fixes", "of_lifetimes", "of_loops", "of_meaning", "of_new_files", "of_paths")
+    named = [f"test_rules_{page}.py" for page in (*pages, "of_slips")]
+    tables = [runpy.run_path(str(Path(__file__).with_name(each)))["CASES"] for each in named]
     tables += [runpy.run_path(str(Path(__file__).with_name("test_linted_rules.py")))["CASES"], MORE, RUFF]
     for table in tables:
         for rule, cases in table.items():

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, own_nodes
-from tooling.python.source import dotted_name
+from tooling.python.source import dotted_name, methods_in
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.conditions import stored
 from tooling.review.rules.readings import class_of_value
@@ -60,71 +60,111 @@ def file_in_async(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def never_awaited(module: Module, side: Side) -> Iterator[Place]:
-    """Find a coroutine that is created and dropped: one that is known, and one of a function that the file awaits
-    wherever else it calls it."""
-    awaited, plain = _how_often_awaited(module)
-    for node in module.nodes(ast.Expr):
-        call = node.value
-        if not isinstance(call, ast.Call):
+    """Find a coroutine that is created and dropped, or returned by another one, whose caller would have to await it
+    once more: one that is known, and one of a function that the file awaits wherever else it calls it."""
+    counts = _how_often_awaited(module)
+    asked: list[ast.Call] = []
+    statements: list[ast.Expr | ast.Return] = [*module.nodes(ast.Expr), *module.nodes(ast.Return)]
+    for node in statements:
+        call, function = node.value, module.function_of(node)
+        if not isinstance(call, ast.Call) or (isinstance(node, ast.Return) and not _gives_values(function)):
             continue
-        name = dotted_name(call.func)
-        alike = awaited[name] > 0 and plain[name] == 1 and isinstance(module.function_of(node), ast.AsyncFunctionDef)
-        if alike or _is_coroutine(module, side, call):
+        inside = isinstance(function, ast.AsyncFunctionDef)
+        if (inside and _awaited_elsewhere(call, counts)) or _is_coroutine(module, side, call):
             yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}(...)` is never awaited: it does not run")
+        elif inside and isinstance(call.func, ast.Attribute) and isinstance(node, ast.Expr):
+            asked.append(call)
+            owner = last_name(call.func.value).lower()
+            if call.func.attr == "wait" and not call.args and owner.rstrip("_").endswith("event"):
+                said = f"`{ast.unparse(call)}` is not awaited, or blocks the event loop where it is one of threads"
+                yield Place(module.path, node.lineno, said)
+    # A method that is a coroutine wherever the repository has one, of what is awaited for other things too
+    owners = {name.rpartition(".")[0] for name in counts[0]}
+    asked = [each for each in asked if dotted_name(each.func).rpartition(".")[0] in owners - {""}]
+    own = {each.name for each in module.nodes(ast.AsyncFunctionDef)}
+    names = {name for each in asked if "_" in (name := last_name(each.func)) or name in own} - _OFTEN_PLAIN
+    found = side.mentioned([f"{mark}def {each}" for each in names for mark in ("async ", "")], "*.py")
+    for call in asked:
+        name = last_name(call.func)
+        if f"async def {name}" in found and f"def {name}" not in found:
+            said = f"`{ast.unparse(call.func)}(...)` is never awaited: every `{name}` here is a coroutine"
+            yield Place(module.path, call.lineno, said)
+
+
+_OFTEN_PLAIN: Final = frozenset(
+    {"add", "cancel", "clear", "close", "get", "info", "join", "put", "read", "release", "reset", "run"}
+    | {"send", "set", "start", "stop", "terminate", "update", "wait", "write"}
+)
+"""Methods that objects of other packages have too."""
+
+
+def _gives_values(function: ast.AST | None) -> bool:
+    """Whether a function is a coroutine whose result is not meant to be awaited again."""
+    promised = ast.unparse(function.returns) if isinstance(function, ast.AsyncFunctionDef) and function.returns else ""
+    return isinstance(function, ast.AsyncFunctionDef) and not re.search(r"Awaitable|Corout|Future|Task|Any$", promised)
 
 
 def _how_often_awaited(module: Module) -> tuple[Counter[str], Counter[str]]:
-    """Count the calls that are awaited, and those that are not, of each name with an owner."""
+    """Count the calls that are awaited, and those that are not, of each name with an owner; not what is collected or
+    handed on, to `gather` for instance."""
     awaited: Counter[str] = Counter()
     plain: Counter[str] = Counter()
     for each in module.nodes(ast.Call) if any(module.nodes(ast.Await)) else ():
-        name = dotted_name(each.func)
-        of = plain if not isinstance(module.parents.get(each), ast.Await) else awaited
-        of.update([name] if "." in name else [])
+        name, parent = dotted_name(each.func), module.parents.get(each)
+        if "." in name and not isinstance(parent, _HANDS_ON):
+            of = awaited if isinstance(parent, ast.Await) else plain
+            of.update([name])
     return awaited, plain
+
+
+_HANDS_ON: Final = (ast.Call, ast.GeneratorExp, ast.Lambda, ast.List, ast.ListComp, ast.Starred, ast.Tuple)
+
+
+def _awaited_elsewhere(call: ast.Call, counts: tuple[Counter[str], Counter[str]]) -> bool:
+    """Whether this is the only call of a name that is not awaited."""
+    name = dotted_name(call.func)
+    return "." in name and counts[0][name] > 0 and counts[1][name] == 1
 
 
 def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
     """Find a coroutine of ours that is used as if it were its result: `if self.ready(): ...`, `load().rows`."""
-    awaited_calls, plain_calls = _how_often_awaited(module)
+    counts = _how_often_awaited(module)
     for node in module.nodes(ast.Call):
-        parent = module.parents.get(node)
-        called = dotted_name(node.func)
-        alike = "." in called and awaited_calls[called] > 0 and plain_calls[called] == 1
-        if isinstance(parent, ast.Await | ast.Expr) or not isinstance(module.function_of(node), ast.AsyncFunctionDef):
+        parent, function = module.parents.get(node), module.function_of(node)
+        if isinstance(parent, ast.Await | ast.Expr) or not isinstance(function, ast.AsyncFunctionDef):
             continue
-        name = ""
-        if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
-            name = parent.targets[0].id
-        made = (name or _needs_result(module, node)) and (
-            alike or _is_coroutine(module, side, node) or module.dotted(node.func) == "asyncio.gather"
+        target = parent.targets[0] if isinstance(parent, ast.Assign) and len(parent.targets) == 1 else None
+        name = target.id if isinstance(target, ast.Name) else ""
+        if not name and not isinstance(target, ast.Attribute | ast.Tuple) and not _needs_result(module, node):
+            continue
+        known = _is_coroutine(module, side, node)
+        if not known and not _awaited_elsewhere(node, counts) and module.dotted(node.func) != "asyncio.gather":
+            continue
+        said = f"`{ast.unparse(node.func)}(...)` is used as if it were awaited"
+        if isinstance(target, ast.Attribute | ast.Tuple):
+            waits = rf"(?:await |(?:gather|run\w*|shield|task|wait\w*)\([^\n]*){re.escape(ast.unparse(target))}\b(?!\.)"
+            if isinstance(target, ast.Tuple) or (known and not re.search(waits, module.text)):
+                yield Place(module.path, node.lineno, said)
+            continue
+        uses = [each for each in own_nodes(function) if isinstance(each, ast.Name) and each.id == name]
+        uses = [each for each in uses if each.lineno > node.lineno]
+        waited = any(isinstance(module.parents.get(each), ast.Await) for each in uses)
+        stored_again = any(isinstance(each.ctx, ast.Store) for each in uses)
+        # `x = await f()`, `x, y = await gather(f(), g())`
+        awaited = name and any(
+            isinstance(each, ast.Assign)
+            and isinstance(each.value, ast.Await)
+            and name in stored(each.targets)
+            and not any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(each.value))
+            for each in own_nodes(function)
         )
-        if made:
-            function = module.function_of(node)
-            uses = [
-                each
-                for each in (own_nodes(function) if name and function is not None else ())
-                if isinstance(each, ast.Name) and each.id == name and each.lineno > node.lineno
-            ]
-            stored_again = any(isinstance(each.ctx, ast.Store) for each in uses)
-            # `x = await f()`, `x, y = await gather(f(), g())`
-            others = [each for each in own_nodes(function) if isinstance(each, ast.Assign)] if name and function else []
-            awaited = any(
-                isinstance(each.value, ast.Await)
-                and name in stored(each.targets)
-                and not any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(each.value))
-                for each in others
-            )
-            if (
-                awaited
-                and function is not None
-                and not any(isinstance(module.parents.get(each), ast.Await) for each in uses)
-            ):
-                said = f"`{name}` is a coroutine here, and what one returned elsewhere"
-                yield Place(module.path, node.lineno, said)
-            elif not name or (uses and not stored_again and _needs_result(module, min(uses, key=_place))):
-                said = f"`{ast.unparse(node.func)}(...)` is used as if it were awaited"
-                yield Place(module.path, node.lineno, said)
+        needing = [each for each in uses if _needs_result(module, each)]
+        needing += [each for each in uses if isinstance(module.parents.get(each), ast.Return) and known]
+        first = bool(uses) and min(uses, key=_place) in needing
+        if awaited and not waited:
+            yield Place(module.path, node.lineno, f"`{name}` is a coroutine here, and what one returned elsewhere")
+        elif not name or (not stored_again and (first or (known and needing and not waited))):
+            yield Place(module.path, node.lineno, said)
 
 
 def _place(node: ast.expr) -> tuple[int, int]:
@@ -156,29 +196,43 @@ def _needs_result(module: Module, node: ast.expr) -> bool:
 
 def _is_coroutine(module: Module, side: Side, call: ast.Call) -> bool:
     func = call.func
-    known = [each for each, names in _KNOWN.items() if isinstance(func, ast.Attribute) and func.attr in names]
-    if known and isinstance(func, ast.Attribute) and class_of_value(module, call, func.value) in known:
-        return True
-    if isinstance(func, ast.Attribute) and func.attr in _ALWAYS:
-        return True
-    if isinstance(func, ast.Attribute) and dotted_name(func.value) == "self":
-        return _is_plain_async(module.methods_called(call))
-    if isinstance(func, ast.Attribute) and func.attr in {"json", "read", "text"} and "aiohttp" in module.imported:
-        entered = [one for each in module.around(call) if isinstance(each, ast.AsyncWith) for one in each.items]
-        return any(
-            each.optional_vars is not None and last_name(each.optional_vars) == last_name(func.value)
-            for each in entered
-        )
     name = module.dotted(func)
+    if isinstance(func, ast.Attribute):
+        made = class_of_value(module, call, func.value)
+        known = any(made == each and func.attr in names for each, names in _KNOWN.items())
+        if known or func.attr in _ALWAYS or _of_client(module, call):
+            return True
+        if dotted_name(func.value) == "self":
+            return _is_plain_async(module.methods_called(call))
+        if func.attr in {"json", "read", "text"} and "aiohttp" in module.imported:
+            entered = [one for each in module.around(call) if isinstance(each, ast.AsyncWith) for one in each.items]
+            owner = last_name(func.value)
+            return any(each.optional_vars is not None and last_name(each.optional_vars) == owner for each in entered)
+        found = side.named(module, made) if made and "." not in made else side.definition(made)
+        if found is not None and isinstance(found[1], ast.ClassDef):
+            classes = side.lineage(found[0], found[1])[0]
+            methods = [[one for one in methods_in(each.body) if one.name == func.attr] for _, each in classes]
+            return _is_plain_async(next(filter(None, methods), []))
     if name in {"asyncio.sleep", "asyncio.wait_for", "asyncio.to_thread", "asyncio.wait"}:
         return True
     if isinstance(func, ast.Name) and func.id not in module.imported:
         named = [each for each in module.functions() if each.name == func.id]
-        return _is_plain_async(named) and named[0] in module.tree.body
-    target = side.definition(name) if isinstance(func, ast.Name) else None
+        return _is_plain_async(named) and module.parents[named[0]] in {module.tree, module.function_of(call)}
+    target = side.definition(name) if name.partition(".")[2] else None
     return target is not None and isinstance(target[1], Function) and _is_plain_async([target[1]])
 
 
+def _of_client(module: Module, call: ast.Call) -> bool:
+    """Whether it is `client.chat.completions.create(...)` of `client = AsyncOpenAI()`."""
+    root = call.func
+    while isinstance(root, ast.Attribute):
+        root = root.value
+    made = class_of_value(module, call, root).rpartition(".")[2]
+    return bool(_CLIENT.fullmatch(made)) and last_name(call.func) in _REQUESTS
+
+
+_CLIENT: Final = re.compile(r"Async(?:AzureOpenAI|Anthropic|Client|OpenAI|Session)")
+_REQUESTS: Final = frozenset({"commit", "create", "execute", "get", "parse", "post", "request"})
 _ALWAYS: Final = frozenset({"__aenter__", "__aexit__", "__anext__", "aclose", "aread"})
 _KNOWN: Final = {
     "asyncio.Condition": {"acquire", "wait", "wait_for"},

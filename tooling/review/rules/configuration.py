@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, field_names, keyword, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
+from tooling.review.rules.readings import defaults_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -50,48 +51,66 @@ def field_order(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def mutable_default(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a list or dict as default that the function then changes."""
-    nodes = [*module.nodes(ast.Subscript), *module.nodes(ast.Attribute)]
-    changed = [each.value for each in nodes if isinstance(each, ast.Subscript) and not isinstance(each.ctx, ast.Load)]
-    changed += [each.value for each in nodes if isinstance(each, ast.Attribute) and each.attr in _MUTATORS]
-    changed_later = {each.attr for each in changed if isinstance(each, ast.Attribute)}
-    for function in module.functions():
-        spec = function.args
-        named = [*spec.posonlyargs, *spec.args]
-        pairs = [*zip(named[len(named) - len(spec.defaults) :], spec.defaults, strict=True)]
-        pairs += [
-            (each, value) for each, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if value is not None
-        ]
-        for parameter, default in pairs:
-            if isinstance(default, ast.List | ast.Dict | ast.Set) and _is_changed(
-                function, parameter.arg, changed_later
-            ):
-                message = (
-                    f"the default of `{parameter.arg}` is shared by all calls of `{function.name}`, which changes it"
-                )
-                yield Place(module.path, default.lineno, message)
+    """Find a list or dict as default that the function changes, or that is changed where it is kept."""
+    for what, place in _mutable_defaults(module):
+        if what == "changes it":
+            yield place
     for node in module.nodes(ast.Call):
         value = keyword(node, "default") if module.dotted(node.func) in _FIELDS else None
         if isinstance(value, ast.List | ast.Dict | ast.Set):
             yield Place(module.path, value.lineno, "dataclasses refuse a mutable default: the class cannot be made")
 
 
-def _is_changed(function: Function, name: str, changed_later: Collection[str]) -> bool:
-    """Whether it is changed in place, and not replaced before. changed_later: attributes that the file changes."""
-    changed = False
+def default_kept(module: Module, _side: Side) -> Iterator[Place]:
+    """Find a list or dict as default that an object keeps, or that the function replaces where it is None."""
+    for what, place in _mutable_defaults(module):
+        if what != "changes it":
+            yield place
+
+
+def _mutable_defaults(module: Module) -> Iterator[tuple[str, Place]]:
+    """Yield the lists and dicts that are defaults with what the function does with them, where it does something."""
+    nodes = [*module.nodes(ast.Subscript), *module.nodes(ast.Attribute)]
+    changed = [each.value for each in nodes if isinstance(each, ast.Subscript) and not isinstance(each.ctx, ast.Load)]
+    changed += [each.value for each in nodes if isinstance(each, ast.Attribute) and each.attr in _MUTATORS]
+    changed_later = {each.attr for each in changed if isinstance(each, ast.Attribute)}
+    for function in module.functions():
+        for name, default in defaults_of(function.args):
+            what = ""
+            if isinstance(default, ast.List | ast.Dict | ast.Set):
+                what = _what_is_done(module, function, name, changed_later)
+            if what and default is not None:
+                said = f"the default of `{name}` is shared by all calls of `{function.name}`, which {what}"
+                yield what, Place(module.path, default.lineno, said)
+
+
+def _what_is_done(module: Module, function: Function, name: str, changed_later: Collection[str]) -> str:
+    """Return "changes it" where a parameter is changed in place, and not replaced before; "" where nothing is done.
+    changed_later: attributes that the file changes."""
+    found = ""
     for node in own_nodes(function):
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
-            return False
-        target: ast.expr | None = None
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _MUTATORS:
-            target = node.func.value
-        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            target = node.value
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
-            # `self.rows = rows`: whoever changes it later changes it for all
-            target = node.value if last_name(node.targets[0]) in changed_later else None
-        changed |= isinstance(target, ast.Name) and target.id == name
-    return changed
+        if not isinstance(node, ast.Name) or node.id != name:
+            continue
+        parent = module.parents[node]
+        around = module.parents.get(parent)
+        if isinstance(parent, ast.Compare) and isinstance(parent.ops[0], ast.Is) and isinstance(around, ast.If):
+            sets = any(isinstance(each, ast.Assign) and last_name(each.targets[0]) == name for each in around.body)
+            none = isinstance(parent.comparators[0], ast.Constant) and parent.comparators[0].value is None
+            if sets and none:
+                return "takes it for None"
+        called = isinstance(parent, ast.Attribute) and parent.attr in _MUTATORS and isinstance(around, ast.Call)
+        item = isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store | ast.Del)
+        if isinstance(node.ctx, ast.Store):
+            # `if isinstance(x, str): x = [x]` leaves the default; `x = x or []` and `if not x: x = []` do not.
+            left = rf"(?<!not )\b{name}\b(?! is not None)"
+            asked = isinstance(around, ast.If) and re.search(left, ast.unparse(around.test))
+            found = found if asked else "replaces it"
+        elif called or (item and getattr(parent, "value", None) is node):
+            found = "changes it" if found != "replaces it" else found
+        elif isinstance(parent, ast.Assign) and last_name(getattr(parent.targets[0], "value", node)) == "self":
+            later = last_name(parent.targets[0]) in changed_later
+            found = "changes it" if later and found != "replaces it" else found or "keeps it"
+    return "" if found == "replaces it" else found
 
 
 def assert_in_post_init(module: Module, _side: Side) -> Iterator[Place]:
@@ -185,6 +204,7 @@ RULES = (
     Rule("field-order", Severity.CRITICAL, in_file=field_order),
     Rule("field-moved", Severity.HIGH, in_change=field_moved),
     Rule("mutable-default", Severity.HIGH, in_file=mutable_default),
+    Rule("default-kept", Severity.MEDIUM, in_tests=False, in_file=default_kept),
     Rule("assert-in-config", Severity.LOW, in_file=assert_in_post_init),
     Rule("literal-in-config", Severity.HIGH, in_file=literal_field),
     Rule("undocumented-field", Severity.LOW, in_change=undocumented_field),

@@ -8,7 +8,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name
+from tooling.python.module import Function, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.command_lines import is_message
 
@@ -73,23 +73,40 @@ def defaults_of(spec: ast.arguments) -> list[tuple[str, ast.expr | None]]:
 
 
 def class_of_value(module: Module, call: ast.Call, owner: ast.expr) -> str:
-    """Return the class of `self.lock`, which the class sets to `asyncio.Lock()` alone, and of an annotated parameter;
-    "" where it is not known."""
+    """Return the class of `self.lock`, which the class sets to `asyncio.Lock()` alone, of a name that is set once, and
+    of an annotated parameter; "" where it is not known."""
     function = module.function_of(call)
     if isinstance(owner, ast.Name) and isinstance(function, Function):
-        given = [*function.args.args, *function.args.kwonlyargs]
-        annotation = next((each.annotation for each in given if each.arg == owner.id), None)
-        return module.dotted(annotation) if annotation is not None else ""
+        given = _annotated(module, function, owner.id)
+        scope = function if owner.id in module.shadowing[function] else module.tree
+        stores = [each for each in own_nodes(scope) if isinstance(each, ast.Name) and each.id == owner.id]
+        made = {_class_made(module, each) for each in stores if isinstance(each.ctx, ast.Store)}
+        return given if given or len(made) != 1 else made.pop()
     around = module.class_of(function) if function is not None else None
     if around is None or not isinstance(owner, ast.Attribute) or ast.unparse(owner.value) != "self":
         return ""
-    made = set()
-    for node in ast.walk(around):
-        stores = isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-        if stores and ast.unparse(node) == ast.unparse(owner):
-            value = getattr(module.parents[node], "value", None)
-            made.add(module.dotted(value.func) if isinstance(value, ast.Call) else "")
+    stored = [each for each in ast.walk(around) if isinstance(each, ast.Attribute) and each.attr == owner.attr]
+    made = {_class_made(module, each) for each in stored if isinstance(each.ctx, ast.Store)}
     return made.pop() if len(made) == 1 else ""
+
+
+def _annotated(module: Module, function: Function, name: str) -> str:
+    given = [*function.args.args, *function.args.kwonlyargs]
+    annotation = next((each.annotation for each in given if each.arg == name), None)
+    return module.dotted(annotation) if annotation is not None else ""
+
+
+def _class_made(module: Module, stored: ast.expr) -> str:
+    """Return the class of what is stored: `x: Lock = ...`, `x = Lock()`, `with Session() as x`, and `x = lock` of a
+    parameter `lock: Lock`."""
+    statement, function = module.parents[stored], module.function_of(stored)
+    value = statement.context_expr if isinstance(statement, ast.withitem) else getattr(statement, "value", None)
+    if isinstance(statement, ast.AnnAssign):
+        return module.dotted(statement.annotation)
+    if isinstance(value, ast.Name) and isinstance(function, Function):
+        return _annotated(module, function, value.id)
+    plain = isinstance(value, ast.Call) and isinstance(statement, ast.Assign | ast.withitem)
+    return module.dotted(value.func) if isinstance(value, ast.Call) and plain else ""
 
 
 def _is_str(call: ast.Call) -> bool:

@@ -1,0 +1,78 @@
+"""What a file gives away by itself, with nothing before it to compare: each rule finds its cases and nothing beside
+them."""
+
+from __future__ import annotations
+
+import pytest
+
+BOX = "class Box:\n    async def exec(self, command): ...\n    def name(self): ...\n\n\n"
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "never-awaited": (
+        [
+            f"{BOX}async def f(box: Box):\n    box.exec('a')\n",
+            f"{BOX}class Arm:\n    def __init__(self, box: Box):\n        self.box = box\n\n    async def f(self):\n"
+            "        self.box.exec('a')\n",
+            "async def render(body): ...\n\n\nasync def f(body, stream):\n    if stream:\n"
+            "        return render(body)\n    return await render(body)\n",
+            "async def f(stop_event, sessions):\n    stop_event.wait()\n    sessions.clear()\n",
+            "class M:\n    async def log_all(self): ...\n    async def flush_all(self): ...\n\n\n"
+            "async def f(monitors):\n    for monitor in monitors:\n        await monitor.log_all()\n"
+            "        monitor.flush_all()\n",
+        ],
+        [
+            f"{BOX}async def f(box: Box):\n    await box.exec('a')\n    box.name()\n",
+            "from collections.abc import Awaitable\n\n\nasync def render(body): ...\n\n\n"
+            "async def f(body) -> Awaitable[str]:\n    return render(body)\n",
+            "async def render(body): ...\n\n\ndef f(body):\n    return render(body)\n",
+            "def f(stop_event):\n    stop_event.wait()\n",
+            "class M:\n    async def log_all(self): ...\n    async def drop_all(self): ...\n\n\n"
+            "class N:\n    def drop_all(self): ...\n\n\nasync def f(monitors):\n    for monitor in monitors:\n"
+            "        await monitor.log_all()\n        monitor.drop_all()\n",
+        ],
+    ),
+    "coroutine-as-value": (
+        [
+            "async def connect(source): ...\n\n\nclass Pool:\n    async def setup(self):\n"
+            "        self.pool = connect(self.source)\n        self.pools.append(self.pool)\n",
+            "async def ask(question): ...\n\n\nasync def f(question):\n    answer = ask(question)\n    print(answer)\n"
+            "    return answer['text']\n",
+            "import openai\n\n\nclient = openai.AsyncOpenAI()\n\n\nasync def f(messages):\n"
+            "    answer = client.chat.completions.create(messages=messages)\n    return answer.choices[0]\n",
+            "import asyncio\n\n\nclass A:\n    async def f(self):\n        first = await self.box.exec('a')\n"
+            "        last = self.box.exec('b')\n        return first, last.stdout\n\n    def g(self, loop):\n"
+            "        return loop.run_until_complete(self.box.exec('c'))\n",
+        ],
+        [
+            "import asyncio\n\n\nasync def connect(source): ...\n\n\nclass Pool:\n    async def setup(self):\n"
+            "        self.task = connect(self.source)\n        self.pool = await self.task\n",
+            "async def ask(question): ...\n\n\nasync def f(question, start):\n    answer = ask(question)\n"
+            "    return start(answer)\n",
+            "import openai\n\n\nclient = openai.OpenAI()\n\n\nasync def f(messages):\n"
+            "    answer = client.chat.completions.create(messages=messages)\n    return answer.choices[0]\n",
+        ],
+    ),
+    "default-kept": (
+        [
+            "class Trainer:\n    def __init__(self, callbacks=[]):\n        self.callbacks = callbacks\n",
+            "def f(rows={}):\n    if rows is None:\n        rows = load()\n    return rows\n",
+            "class Spec:\n    def __init__(self, names=[]):\n        if isinstance(names, str):\n"
+            "            names = [names]\n        self.names = names\n",
+        ],
+        [
+            "class Trainer:\n    def __init__(self, callbacks=()):\n        self.callbacks = callbacks\n",
+            "class Trainer:\n    def __init__(self, extras={}):\n        extras = extras or {}\n"
+            "        self.extras = extras\n",
+            "class Trainer:\n    def __init__(self, names=[]):\n        self.names = list(names)\n",
+        ],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def said(shared_world) -> dict[str, set[str]]:
+    return shared_world.found_in_cases(CASES)
+
+
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(said, rule):
+    assert said[rule] == {f"bad_{number}" for number in range(len(CASES[rule][0]))}
