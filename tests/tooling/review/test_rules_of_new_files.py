@@ -51,6 +51,44 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "    answer = client.chat.completions.create(messages=messages)\n    return answer.choices[0]\n",
         ],
     ),
+    "guard-contradicts": (
+        [
+            "def f(rows):\n    if isinstance(rows, dict):\n        return None\n    return rows.get('a')\n",
+            "import os\n\n\ndef f(path):\n    if os.path.exists(path):\n        return None\n"
+            "    with open(path) as file:\n        return file.read()\n",
+            "def f(tokenizer, text):\n    if tokenizer is not None:\n        return text\n"
+            "    pad = tokenizer.pad_id or tokenizer.eos_id\n    return [pad, text]\n",
+            "import re\n\n\ndef f(text):\n    found = re.findall('a', text)\n    if found:\n        return text\n"
+            "    return found[-1].strip()\n",
+            "def has_xformers_swiglu():\n    if is_xformers_available():\n        return False\n"
+            "    from xformers.ops import swiglu\n    return swiglu is not None\n",
+            "def f(config):\n    if hasattr(config, 'rollout'):\n"
+            "        raise ValueError('missing rollout settings')\n",
+            "class B:\n    def check(self):\n        if self.drop_last:\n"
+            "            raise ValueError('Drop last must be True.')\n",
+            "def f(model):\n    if hasattr(model, 'optimizer'):\n        return None\n"
+            "    if model.optimizer is not None:\n        return model.optimizer.state\n",
+            "def f(args, sample):\n    if args.reward_path is None:\n        score = load_function(args.reward_path)\n"
+            "        return score(sample)\n",
+            "def f(tokenizer):\n    if is_byte_level(tokenizer):\n"
+            "        raise NotImplementedError('supports only ByteLevel tokenizers')\n",
+        ],
+        [
+            "def f(rows):\n    if isinstance(rows, list):\n        return None\n    return rows.get('a')\n",
+            "import os\n\n\ndef f(path):\n    if os.path.exists(path):\n        return None\n"
+            "    with open(path, 'w') as file:\n        file.write('')\n",
+            "def f(tokenizer, text, load):\n    if tokenizer is not None:\n        return text\n"
+            "    tokenizer = load()\n    return [tokenizer.pad_id or tokenizer.eos_id, text]\n",
+            "def f(rows, fill):\n    if rows:\n        return rows\n    fill(rows)\n"
+            "    rows.extend(fill(1))\n    return rows\n",
+            "def f(config):\n    if hasattr(config, 'rollout'):\n"
+            "        raise ValueError('rollout settings are not used')\n",
+            "class B:\n    def check(self):\n        if self.shuffle:\n"
+            "            raise ValueError('Drop last must be True.')\n",
+            "def f(model, make):\n    if hasattr(model, 'optimizer'):\n        return None\n"
+            "    model.optimizer = make()\n    return model.optimizer.state\n",
+        ],
+    ),
     "default-kept": (
         [
             "class Trainer:\n    def __init__(self, callbacks=[]):\n        self.callbacks = callbacks\n",

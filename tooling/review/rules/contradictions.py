@@ -45,6 +45,7 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
             name, is_none = _compared_with_none(test)
             set_since = any(_may_set(each, name) for one in both[at + 1 :] for each in ast.walk(one))
             used = _first_use(module, node.body, name) if is_none and not set_since else None
+            used = used or (_loaded(node.body[0], name) if is_none and not set_since else None)
             if used is not None:
                 yield Place(module.path, used.lineno, f"`{ast.unparse(used)}` where `{name}` is None")
         name, is_none = _compared_with_none(node.test)
@@ -68,11 +69,21 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
             if kind and _DEPRECATES.search(text) and not re.search(r"\bnot\b|must|expected", text):
                 said = f"says that a `{ast.unparse(kind[0])}` is deprecated where there is none"
                 yield Place(module.path, node.lineno, said)
-        if isinstance(node.body[-1], ast.Raise) and (said := _raised_where_right(node.test, node.body[-1])):
+        reasons = _raised_where_right(node.test, node.body[-1]) if isinstance(node.body[-1], ast.Raise) else iter(())
+        for said in itertools.islice(reasons, 1):
             yield Place(module.path, node.lineno, said)
         there = name if name and not is_none else _plain_name(node.test)
+        if isinstance(node.test, ast.Call) and last_name(node.test.func) == "hasattr" and len(node.test.args) == 2:
+            there = ast.unparse(node.test.args[1]).strip("'\"")
         if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
             yield Place(module.path, node.lineno, f"says that `{there}` is missing where it is there")
+
+
+def _loaded(statement: ast.stmt, name: str) -> ast.Call | None:
+    """Return `load_model(path)` of a statement that reads what is behind a name."""
+    calls = [each for each in _sure(statement) if isinstance(each, ast.Call) and len(each.args) == 1]
+    reading = (each for each in calls if re.match(r"(?:load|open|read|parse|import)_\w|open$", last_name(each.func)))
+    return next((each for each in reading if ast.unparse(each.args[0]) == name), None)
 
 
 def _left_when_there(module: Module, node: ast.If) -> Iterator[Place]:
@@ -82,18 +93,14 @@ def _left_when_there(module: Module, node: ast.If) -> Iterator[Place]:
     name, asked = _plain_name(node.test), node.test
     used = _first_use(module, rest, name) if name else None
     index = used.slice if isinstance(used, ast.Subscript) else None
+    index = index.operand if isinstance(index, ast.UnaryOp) else index
     taken = _read_next(rest, name) if isinstance(node.test, ast.Name) and not _FLAG.search(name) else None
     if taken is not None and not isinstance(index, ast.Constant):
         yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(taken)}` only where `{name}` is empty")
-    if isinstance(index, ast.Constant) and type(index.value) is int:
-        yield Place(module.path, node.lineno, f"goes on with `{name}[{index.value}]` only where `{name}` is empty")
-    if isinstance(asked, ast.Call) and last_name(asked.func) == "hasattr" and len(asked.args) == 2:
-        attribute = asked.args[1].value if isinstance(asked.args[1], ast.Constant) else None
-        attribute = attribute if isinstance(attribute, str) else ""
-        name = f"{ast.unparse(asked.args[0])}.{attribute}"
-        used = _first_use(module, rest, name) if attribute else None
-        if used is not None:
-            yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where there is no `{name}`")
+    if used is not None and isinstance(index, ast.Constant) and type(index.value) is int:
+        yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where `{name}` is empty")
+    if isinstance(asked, ast.Call) and (needed := _needs_it(module, rest, asked)):
+        yield Place(module.path, node.lineno, f"goes on with `{needed}` only where `{ast.unparse(asked)}` is false")
     name, is_none = _compared_with_none(node.test)
     left = node.body[0].value if isinstance(node.body[0], ast.Return) else None
     if is_none and left is not None and ast.unparse(left) == name:
@@ -105,6 +112,57 @@ def _left_when_there(module: Module, node: ast.If) -> Iterator[Place]:
             own = any(ast.unparse(each) == name for each in ast.walk(made.value) if isinstance(each, ast.expr))
             if not own:
                 yield Place(module.path, node.lineno, f"returns where `{name}` is None, and makes it where it is there")
+
+
+def _needs_it(module: Module, rest: Sequence[ast.stmt], asked: ast.Call) -> str:
+    """Return the code behind a call that asks whether something is there, or of a kind, which needs that it is."""
+    name, of = last_name(asked.func), [ast.unparse(each) for each in asked.args]
+    following = list(itertools.takewhile(lambda each: not isinstance(each, ast.Try), rest[:_NEAR_ENOUGH]))
+    lazy = [each for each in following if isinstance(each, ast.Import | ast.ImportFrom)]
+    if _AVAILABLE.fullmatch(name) and not asked.args:
+        package = re.sub(r"is_|_?(?:available|installed)", "", name).replace("_", "")
+        roots = [each.module or "" if isinstance(each, ast.ImportFrom) else each.names[0].name for each in lazy]
+        wanted = [each for each in roots if each.partition(".")[0].replace("_", "").startswith(package)]
+        return f"import {wanted[0]}" if wanted and package else ""
+    attribute = asked.args[1].value if len(of) == 2 and isinstance(asked.args[1], ast.Constant) else None
+    used: ast.expr | None = None
+    if name == "hasattr" and isinstance(attribute, str):
+        used = _first_use(module, rest, of[0], f"{of[0]}.{attribute}")
+    elif name == "isinstance" and len(of) == 2 and of[1] in _ONLY_OF:
+        used = _first_use(module, rest, of[0])
+        used = used if isinstance(used, ast.Attribute) and used.attr in _ONLY_OF[of[1]] else None
+    elif name in {"exists", "is_file", "isfile"} and (
+        path := of[0] if of else ast.unparse(asked.func).rpartition(".")[0]
+    ):
+        used = _opened(following, path)
+    return ast.unparse(used) if used is not None else ""
+
+
+_NEAR_ENOUGH: Final = 6
+"""Statements behind a guard that it is taken to be for."""
+_ONLY_OF: Final = {
+    "dict": {"get", "items", "keys", "setdefault", "update", "values"},
+    "list": {"append", "extend", "insert", "sort"},
+    "str": {"endswith", "lower", "replace", "split", "startswith", "strip", "upper"},
+}
+_READERS: Final = frozenset({"load", "load_file", "open", "read_bytes", "read_csv", "read_json", "read_text"})
+
+
+def _opened(statements: Sequence[ast.stmt], path: str) -> ast.Call | None:
+    """Return the call that reads a file in straight-line code, if nothing may have made it before."""
+    for statement in statements:
+        heads = [each.context_expr for each in statement.items] if isinstance(statement, ast.With) else [statement]
+        if isinstance(statement, ast.If | ast.For | ast.While):
+            return None
+        for call in (each for head in heads for each in ast.walk(head) if isinstance(each, ast.Call)):
+            given = [ast.unparse(each) for each in call.args]
+            mode = given[1] if len(given) > 1 else "'r'"
+            own = isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == path
+            if last_name(call.func) in _READERS and (own or given[:1] == [path]) and re.match(r"['\"]r", mode):
+                return call
+            if own or path in given:
+                return None
+    return None
 
 
 _FLAG: Final = re.compile(
@@ -159,52 +217,68 @@ _UNSUPPORTED: Final = re.compile(r"\bnot (?:yet )?(?:support|implement)")
 _FAILED: Final = re.compile(
     r"(?:failed to|could not|cannot|unable to) (?:create|find|get|init|load|open|parse|read|start)", re.IGNORECASE
 )
-_EXPECTED: Final = re.compile(r"(?:(?:must|should) be|expected|expects) (?:(?:an?|instance|of|the) )*[`'\"]*([\w.]+)")
+_SAME_KIND: Final = {"dictionary": "dict", "integer": "int", "mapping": "dict", "number": "float", "string": "str"}
+_EXPECTED: Final = re.compile(
+    r"(?:(?:must|should) (?:be|contain)|expected|expects) (?:(?:an?|instance|of|the) )*[`'\"]*([\w.]+)"
+)
 _NOT_INSTALLED: Final = re.compile(
-    r"\binstall(?:ed)?\b|\bis required\b|\b[Rr]equires\b|not (?:available|found)|unavailable|only supported with"
+    r"\binstall(?:ed)?\b|must be available|\bis required\b|\b[Rr]equires\b|not (?:available|found)|unavailable|"
+    r"only supported with"
 )
 
 
-def _raised_where_right(test: ast.expr, raised: ast.Raise) -> str:
+def _raised_where_right(test: ast.expr, raised: ast.Raise) -> Iterator[str]:
     """Say why an error comes where what it asks for holds: `if is_x_available(): raise ImportError`, and
-    `if isinstance(x, list): raise TypeError("x must be a list")`; "" where it does not."""
+    `if isinstance(x, list): raise TypeError("x must be a list")`."""
     if not isinstance(raised.exc, ast.Call):
-        return ""
+        return
     text = " ".join(_texts(raised))
     kind = last_name(raised.exc.func)
     there = isinstance(test, ast.Call) and last_name(test.func) in {"exists", "is_dir", "is_file", "isdir", "isfile"}
     if kind == "FileNotFoundError" and (there or (_plain_name(test) and not _NAMED_MISSING.search(_plain_name(test)))):
-        return f"says that something is not found where `{ast.unparse(test)}` holds"
+        yield f"says that something is not found where `{ast.unparse(test)}` holds"
     plain = not isinstance(test, ast.Call) or not test.args
     asked = last_name(test.func if isinstance(test, ast.Call) else test) if plain else ""
     if _AVAILABLE.fullmatch(asked):
         imports = last_name(raised.exc.func) in {"ImportError", "ModuleNotFoundError"}
         if _NOT_INSTALLED.search(text) and (imports or "conflict" not in text) and "uninstall" not in text:
-            return f"says that something is missing where `{ast.unparse(test)}` holds"
+            yield f"says that something is missing where `{ast.unparse(test)}` holds"
     name, is_none = _compared_with_none(test)
     words = last_word(name).replace("_", " ")
+    if is_none and raised.cause is not None and ast.unparse(raised.cause) == name:
+        yield f"raises from `{name}` where it is None"
+    flag = re.escape(last_word(_plain_name(test)).strip("_").replace("_", " "))
+    if flag and re.search(rf"\b{flag}[`'\"]? (?:must|has to|should) be (?:true|set|enabled)\b", _squashed(text, " ")):
+        yield f"says that `{ast.unparse(test)}` must be true where it is"
+    said = re.match(r"_?(?:is|has|supports)_(\w{6,})$", last_name(test.func)) if isinstance(test, ast.Call) else None
+    if said is not None and re.search(rf"(?:only|not)\w{{0,12}}{_squashed(said[1])[:9]}", _squashed(text)):
+        yield f"says that only what `{ast.unparse(test)}` holds for is right where it holds"
     if (
         is_none
         and kind == "NotImplementedError"
         and _UNSUPPORTED.search(text)
         and words in text.replace("_", " ").lower()
     ):
-        return f"says that `{name}` is not supported where it is None"
+        yield f"says that `{name}` is not supported where it is None"
     failed = re.match(rf"{_FAILED.pattern} (?:the |an? )?{re.escape(words)}", text.replace("_", " "), re.IGNORECASE)
     if name and not is_none and failed and not _NAMED_MISSING.search(name):
-        return f"says that something failed where `{name}` is there"
+        yield f"says that something failed where `{name}` is there"
     if (
         isinstance(test, ast.Call)
         and last_name(test.func) == "issubclass"
         and re.search(r"must (?:inherit|subclass|be a sub)", text)
     ):
-        return f"says that a class must inherit where `{ast.unparse(test)}` holds"
+        yield f"says that a class must inherit where `{ast.unparse(test)}` holds"
     if isinstance(test, ast.Call) and last_name(test.func) == "isinstance" and len(test.args) == 2:
         kind = last_name(test.args[1])
         expected = _EXPECTED.search(text)
-        if kind and expected is not None and last_word(expected[1]) == kind:
-            return f"says that a `{kind}` is expected where it is one"
-    return ""
+        if kind and expected is not None and _SAME_KIND.get(last_word(expected[1]), last_word(expected[1])) == kind:
+            yield f"says that a `{kind}` is expected where it is one"
+
+
+def _squashed(text: str, between: str = "") -> str:
+    """Return a text in lower case, and its words with nothing else between them."""
+    return re.sub(r"[\W_]+", between, text.lower())
 
 
 def _compared_with_none(test: ast.expr) -> tuple[str, bool]:
@@ -246,44 +320,55 @@ _OF_NONE: Final = frozenset({"AttributeError", "BaseException", "Exception", "In
 """Errors of what is done with None, or with nothing."""
 
 
-def _first_use(module: Module, body: Sequence[ast.stmt], name: str) -> ast.expr | None:
-    """Return the first `name.x`, `name[x]` or `name(x)` of straight-line code, if nothing may have set the name."""
+def _first_use(module: Module, body: Sequence[ast.stmt], name: str, exact: str = "") -> ast.expr | None:
+    """Return the first `name.x`, `name[x]` or `name(x)` of straight-line code, if nothing may have set the name; or the
+    first that is exactly an expression."""
     for statement in body:
         if isinstance(statement, ast.Try):
             kinds = [each for one in statement.handlers for each in (ast.walk(one.type) if one.type else [None])]
             caught = any(each is None or (isinstance(each, ast.expr) and last_name(each) in _OF_NONE) for each in kinds)
-            return None if caught else _first_use(module, statement.body, name)
+            return None if caught else _first_use(module, statement.body, name, exact)
         if not isinstance(
             statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Raise | ast.If
         ):
             return None
-        nodes = _sure(statement.test if isinstance(statement, ast.If) else statement)
-        inside = list(ast.walk(statement.test if isinstance(statement, ast.If) else statement))
-        perhaps = [each for each in inside if each not in nodes and isinstance(each, ast.Name | ast.Attribute)]
-        for node in nodes:
-            value = node.func if isinstance(node, ast.Call) else None
-            if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load):
-                value = node.value
-            if isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
-                value = next((each for each in (node.left, node.right) if ast.unparse(each) == name), None)
-            if value is not None and isinstance(node, ast.expr) and ast.unparse(value) == name:
-                return node
-        stored = (each for each in nodes if isinstance(getattr(each, "ctx", None), ast.Store))
-        if any(ast.unparse(each) == name for each in stored):
-            return None
-        if any(ast.unparse(each) == name for each in perhaps):
-            return None
+        head = statement.test if isinstance(statement, ast.If) else statement
+        nodes = _sure(head)
+        found = next((each for each in nodes if _uses(each, name, exact)), None)
+        if isinstance(found, ast.expr):
+            return found
+        others: list[ast.AST] = [
+            each for each in ast.walk(head) if each not in nodes and isinstance(each, ast.Name | ast.Attribute)
+        ]
+        others += [each for each in nodes if isinstance(getattr(each, "ctx", None), ast.Store)]
         # A method may set an attribute of its object, and any function a name of the module.
-        if ("." in name or name in module.bindings) and any(isinstance(each, ast.Call) for each in nodes):
+        owner, _, attribute = name.partition(".")
+        handed = [one for each in nodes if isinstance(each, ast.Call) for one in ast.walk(each)]
+        own = owner in module.shadowing[module.function_of(statement) or module.tree]
+        may_set = (
+            any(isinstance(each, ast.Name) and each.id == owner for each in handed) if attribute and own else handed
+        )
+        if may_set and (attribute or not own):
             return None
-        if isinstance(statement, ast.Return | ast.Raise | ast.If):
+        ends = isinstance(statement, ast.Return | ast.Raise | ast.If)
+        if ends or any(ast.unparse(each) in {name, exact} for each in others):
             return None
     return None
 
 
+def _uses(node: ast.AST, name: str, exact: str) -> bool:
+    """Whether a node is `name.x`, `name[x]`, `name(x)` or `name - x`; or, if that is given, exactly an expression."""
+    if exact:
+        return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and ast.unparse(node) == exact
+    values = [node.func] if isinstance(node, ast.Call) else []
+    if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Load):
+        values = [node.value]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
+        values = [node.left, node.right]
+    return any(ast.unparse(each) == name for each in values)
+
+
 _PERHAPS: Final = (
-    ast.BoolOp,
-    ast.IfExp,
     ast.Lambda,
     ast.comprehension,
     ast.NamedExpr,
@@ -299,7 +384,14 @@ def _sure(root: ast.AST) -> list[ast.AST]:
     while waiting:
         node = waiting.pop()
         parts = list(ast.iter_child_nodes(node))
-        if not isinstance(node, _PERHAPS) and not any(isinstance(each, ast.comprehension) for each in parts):
+        loops = [each for each in parts if isinstance(each, ast.comprehension)]
+        if loops:
+            waiting.append(loops[0].iter)
+        elif isinstance(node, ast.BoolOp):  # what is evaluated first, and may be all
+            waiting.append(node.values[0])
+        elif isinstance(node, ast.IfExp):
+            waiting.append(node.test)
+        elif not isinstance(node, _PERHAPS):
             found.append(node)
             waiting.extend(parts)
     return found
@@ -330,6 +422,8 @@ def _complains_about(raised: ast.Raise, name: str) -> bool:
     # "x is required when y is set" is about x alone; "y is required when x is set" is not.
     other = _CONDITIONAL.search(text)
     end = other.start() if other is not None else len(text)
+    if re.search(rf"\brequires (?:an? |the )?[`'\"]{re.escape(last_word(name))}[`'\"]", text):
+        return True
     return about is not None and about.start() < end and "both" not in text and bool(_SAYS_MISSING.search(text[:end]))
 
 
