@@ -89,6 +89,47 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "    model.optimizer = make()\n    return model.optimizer.state\n",
         ],
     ),
+    "swallowed-error": (
+        [
+            "def f(path, load, logger):\n    try:\n        rows = load(path)\n        rows.sort()\n"
+            "        logger.info('loaded the rows')\n    except Exception:\n        pass\n",
+            "async def call(client, batch):\n    try:\n        return await client.generate(batch)\n"
+            "    except Exception:\n        pass\n",
+            "import json\n\n\ndef f(path):\n    try:\n        rows = json.loads(path)\n        return rows\n"
+            "    except ValueError:\n        raise RuntimeError(path) from None\n    except Exception:\n        pass\n"
+            "    return None\n",
+            "from contextlib import contextmanager\n\n\n@contextmanager\ndef measured(clock):\n    start = clock()\n"
+            "    try:\n        if start:\n            yield start\n    except Exception:\n        pass\n",
+        ],
+        [
+            "def f(path, load, logger):\n    try:\n        rows = load(path)\n        if rows:\n"
+            "            logger.info('found some')\n            return rows\n    except Exception:\n        pass\n"
+            "    return []\n",
+            "def find_version(read):\n    try:\n        return read('version')\n    except Exception:\n        pass\n",
+            "def f(read) -> str | None:\n    try:\n        return read('name')\n    except Exception:\n        pass\n",
+            "def f(urls, ask):\n    for url in urls:\n        try:\n            return ask(url)\n"
+            "        except Exception:\n            pass\n",
+        ],
+    ),
+    "unbound-after-except": (
+        [
+            "def f(read, use):\n    while True:\n        try:\n            line = read()\n        except Exception:\n"
+            "            pass\n        if line == 'exit':\n            break\n        use(line)\n",
+            "def f(load, name, big):\n    try:\n        if big:\n            model = load(name, 2)\n        else:\n"
+            "            model = load(name)\n    except Exception:\n        pass\n    if model.size:\n"
+            "        return model\n    return None\n",
+            "def f(sync, queue, full):\n    try:\n        stats, _ = sync()\n    except Exception:\n        pass\n"
+            "    try:\n        queue.put_nowait(stats)\n    except full:\n        queue.get()\n",
+        ],
+        [
+            "def f(read, use):\n    line = ''\n    while line != 'exit':\n        try:\n            line = read()\n"
+            "        except Exception:\n            pass\n        if line:\n            use(line)\n",
+            "def f(load, use):\n    found = False\n    try:\n        model = load()\n        found = True\n"
+            "    except Exception:\n        pass\n    if found:\n        use(model)\n",
+            "def f(load, use):\n    try:\n        model = load()\n    except Exception:\n        pass\n    try:\n"
+            "        use(model)\n    except NameError:\n        use(None)\n",
+        ],
+    ),
     "default-kept": (
         [
             "class Trainer:\n    def __init__(self, callbacks=[]):\n        self.callbacks = callbacks\n",

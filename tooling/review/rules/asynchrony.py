@@ -67,9 +67,11 @@ def never_awaited(module: Module, side: Side) -> Iterator[Place]:
     statements: list[ast.Expr | ast.Return] = [*module.nodes(ast.Expr), *module.nodes(ast.Return)]
     for node in statements:
         call, function = node.value, module.function_of(node)
-        if not isinstance(call, ast.Call) or (isinstance(node, ast.Return) and not _gives_values(function)):
-            continue
         inside = isinstance(function, ast.AsyncFunctionDef)
+        promised = getattr(function, "returns", None)
+        meant = promised is not None and re.search(r"Awaitable|Corout|Future|Task|Any$", ast.unparse(promised))
+        if not isinstance(call, ast.Call) or (isinstance(node, ast.Return) and (not inside or meant)):
+            continue
         if (inside and _awaited_elsewhere(call, counts)) or _is_coroutine(module, side, call):
             yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}(...)` is never awaited: it does not run")
         elif inside and isinstance(call.func, ast.Attribute) and isinstance(node, ast.Expr):
@@ -96,12 +98,6 @@ _OFTEN_PLAIN: Final = frozenset(
     | {"send", "set", "start", "stop", "terminate", "update", "wait", "write"}
 )
 """Methods that objects of other packages have too."""
-
-
-def _gives_values(function: ast.AST | None) -> bool:
-    """Whether a function is a coroutine whose result is not meant to be awaited again."""
-    promised = ast.unparse(function.returns) if isinstance(function, ast.AsyncFunctionDef) and function.returns else ""
-    return isinstance(function, ast.AsyncFunctionDef) and not re.search(r"Awaitable|Corout|Future|Task|Any$", promised)
 
 
 def _how_often_awaited(module: Module) -> tuple[Counter[str], Counter[str]]:
@@ -160,15 +156,11 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
         )
         needing = [each for each in uses if _needs_result(module, each)]
         needing += [each for each in uses if isinstance(module.parents.get(each), ast.Return) and known]
-        first = bool(uses) and min(uses, key=_place) in needing
+        first = bool(uses) and min(uses, key=lambda each: (each.lineno, each.col_offset)) in needing
         if awaited and not waited:
             yield Place(module.path, node.lineno, f"`{name}` is a coroutine here, and what one returned elsewhere")
         elif not name or (not stored_again and (first or (known and needing and not waited))):
             yield Place(module.path, node.lineno, said)
-
-
-def _place(node: ast.expr) -> tuple[int, int]:
-    return node.lineno, node.col_offset
 
 
 _OF_FUTURES: Final = frozenset({"add_done_callback", "cancel", "cancelled", "done", "exception", "result"})

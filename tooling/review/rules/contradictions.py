@@ -33,6 +33,8 @@ _NAMED_MISSING: Final = re.compile(
 _CONDITIONAL: Final = re.compile(r"\b(when|if|with|without|unless|for|but|because|since|both|cannot|can't|only)\b")
 """Words of a message that speaks of something else: "y is required when x is set"."""
 _DEPRECATES: Final = re.compile(r"^(?:passing|giving|using) .*\b(?:is|are) (?:deprecated|no longer)", re.IGNORECASE)
+_READS: Final = re.compile(r"(?:load|open|read|parse|import)_\w|open$")
+"""Names of functions that read what is behind their argument."""
 _CLOSE: Final = 0.87
 """Likeness of two names of which one is taken for the other misspelt."""
 
@@ -45,7 +47,10 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
             name, is_none = _compared_with_none(test)
             set_since = any(_may_set(each, name) for one in both[at + 1 :] for each in ast.walk(one))
             used = _first_use(module, node.body, name) if is_none and not set_since else None
-            used = used or (_loaded(node.body[0], name) if is_none and not set_since else None)
+            if used is None and is_none and not set_since:
+                calls = [each for each in _sure(node.body[0]) if isinstance(each, ast.Call) and len(each.args) == 1]
+                reading = (each for each in calls if _READS.match(last_name(each.func)))
+                used = next((each for each in reading if ast.unparse(each.args[0]) == name), None)
             if used is not None:
                 yield Place(module.path, used.lineno, f"`{ast.unparse(used)}` where `{name}` is None")
         name, is_none = _compared_with_none(node.test)
@@ -77,13 +82,6 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
             there = ast.unparse(node.test.args[1]).strip("'\"")
         if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
             yield Place(module.path, node.lineno, f"says that `{there}` is missing where it is there")
-
-
-def _loaded(statement: ast.stmt, name: str) -> ast.Call | None:
-    """Return `load_model(path)` of a statement that reads what is behind a name."""
-    calls = [each for each in _sure(statement) if isinstance(each, ast.Call) and len(each.args) == 1]
-    reading = (each for each in calls if re.match(r"(?:load|open|read|parse|import)_\w|open$", last_name(each.func)))
-    return next((each for each in reading if ast.unparse(each.args[0]) == name), None)
 
 
 def _left_when_there(module: Module, node: ast.If) -> Iterator[Place]:

@@ -59,7 +59,8 @@ def state_on_workflow(module: Module, _side: Side) -> Iterator[Place]:
             )
             for node in () if locked else own_nodes(function):
                 name = _written_on_self(node)
-                if name and not _is_counter(node):
+                # `self.done += 1`: a number that all episodes add to is meant to be shared.
+                if name and not (isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)):
                     message = f"`{function.name}` writes `self.{name}`, which episodes that run at once share"
                     yield Place(module.path, getattr(node, "lineno", 1), message)
 
@@ -83,11 +84,6 @@ def _written_on_self(node: ast.AST) -> str:
         if isinstance(target, ast.Attribute) and _is_self(target.value):
             return target.attr
     return ""
-
-
-def _is_counter(node: ast.AST) -> bool:
-    """`self.done += 1`: a number that all episodes add to is meant to be shared."""
-    return isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)
 
 
 def denominator_of_part(module: Module, _side: Side) -> Iterator[Place]:

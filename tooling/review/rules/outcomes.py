@@ -134,7 +134,9 @@ def unbound_after_except(module: Module, side: Side) -> Iterator[Place]:
             if not isinstance(node, ast.Try) or not going_on:
                 continue
             # What an earlier statement sets is there when the last one fails, as authors of handlers know.
-            names = stored(each for each in node.body[-1:] if isinstance(each, ast.Assign))
+            silent = [each for each in going_on if isinstance(each.body[0], ast.Pass)]
+            body = [each for one in node.body for each in (one, *own_nodes(one))] if silent else node.body[-1:]
+            names = stored(each for each in body if isinstance(each, ast.Assign))
             names -= {each for handler in going_on for each in stored(handler.body)}
             inside = (each for handler in going_on for one in handler.body for each in ast.walk(one))
             names -= {each.asname or each.name for each in inside if isinstance(each, ast.alias)}
@@ -149,6 +151,24 @@ def unbound_after_except(module: Module, side: Side) -> Iterator[Place]:
                 if read is not None:
                     said = f"`{name}` is not set where the `except` above went on"
                     yield Place(module.path, read.lineno, said)
+                elif silent and any(_read_anyway(module, each, node, uses) for each in uses):
+                    yield Place(
+                        module.path, silent[0].lineno, f"`{name}` is read below, and not set where this goes on"
+                    )
+
+
+def _read_anyway(module: Module, name: ast.Name, attempt: ast.Try, uses: list[ast.Name]) -> bool:
+    """Whether a name that only a `try` sets is read behind it, whatever happened: nothing decides if it is."""
+    tried = range(attempt.lineno, (attempt.end_lineno or 0) + 1)
+    if name.lineno < tried.stop or any(each.lineno not in tried and isinstance(each.ctx, ast.Store) for each in uses):
+        return False
+    for each in module.around(name, module.parents[attempt]):
+        if isinstance(each, ast.BoolOp | ast.IfExp) or (isinstance(each, ast.If) and name not in ast.walk(each.test)):
+            return False
+        caught = [ast.unparse(one.type) if one.type else "Exception" for one in getattr(each, "handlers", ())]
+        if any(re.search(r"\b(?:Base)?Exception|NameError", one) for one in caught):
+            return False
+    return True
 
 
 def _goes_on(module: Module, side: Side, handler: ast.ExceptHandler) -> bool:

@@ -6,7 +6,7 @@ import ast
 import re
 import warnings
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
@@ -53,21 +53,60 @@ def frozen_import(module: Module, side: Side) -> Iterator[Place]:
 
 
 def swallowed(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a broad `except` that does nothing, around something that is done for its effect: nothing tells that it
-    failed. Trying one way after another to get a value is left alone."""
+    """Find a broad `except` that does nothing, around something that is done for its effect, that logs what it has
+    done, or whose result the caller waits for: nothing tells that it failed. Trying one way after another to get a
+    value is left alone."""
     for handler in module.nodes(ast.ExceptHandler):
         broad = handler.type is None or last_name(handler.type) in {"Exception", "BaseException"}
         rest = [each for each in handler.body if not isinstance(each, ast.Pass | ast.Continue)]
         silent = all(isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in rest)
         attempt = module.parents[handler]
-        effects = isinstance(attempt, ast.Try) and all(isinstance(each, ast.Expr) for each in attempt.body)
+        if not broad or not silent or not isinstance(attempt, ast.Try):
+            continue
+        effects = all(isinstance(each, ast.Expr) for each in attempt.body)
         function = module.function_of(handler)
         ending = isinstance(function, Function) and bool(TEARDOWN.match(function.name))
         calls = [each for each in ast.walk(attempt) if isinstance(each, ast.Call)]
         ending |= bool(calls) and all(_LETS_GO.search(last_name(each.func)) for each in calls)
         told = any("#" in line for line in module.lines[handler.lineno - 1 : handler.end_lineno])
-        if broad and silent and effects and not ending and not told:
+        if (effects or _hides(module, attempt, handler)) and not ending and not told:
             yield Place(module.path, handler.lineno, "every error disappears here")
+
+
+def _hides(module: Module, attempt: ast.Try, handler: ast.ExceptHandler) -> bool:
+    """Whether a handler that does nothing hides a failure: others beside it raise, it ends what a `with` holds, the
+    last line says what was done, or nothing follows that could be returned instead."""
+    function = module.function_of(attempt)
+    others = [each for each in attempt.handlers if each is not handler]
+    if not isinstance(function, Function):
+        return False
+    if any(isinstance(each.body[-1], ast.Raise) and each.body[-1].exc is not None for each in others):
+        return True
+    inside = [each for one in attempt.body for each in (one, *own_nodes(one))]
+    manager = any("contextmanager" in last_name(each) for each in function.decorator_list)
+    if manager and any(isinstance(each, ast.Yield) for each in inside):
+        return True
+    last = attempt.body[-1]
+    if isinstance(last, ast.If) and "rank" in ast.unparse(last.test) and not last.orelse:
+        last = last.body[-1]
+    said = last.value if isinstance(last, ast.Expr) and len(attempt.body) > 1 else None
+    if isinstance(said, ast.Call) and re.match(r"(?:info|print|success)", last_name(said.func)):
+        return True
+    promised = ast.unparse(function.returns) if function.returns is not None else ""
+    node: ast.AST = attempt
+    while (parent := module.parents.get(node)) is not None and node is not function:
+        block = next(
+            (each for each in (getattr(parent, "body", []), getattr(parent, "orelse", [])) if node in each), []
+        )
+        if isinstance(parent, ast.For | ast.While | ast.AsyncFor) or (block and block[-1] is not node):
+            return False
+        node = parent
+    given = isinstance(last, ast.Return) and last.value is not None and not isinstance(last.value, ast.Constant)
+    return given and not re.search(r"None|Optional", promised) and not _TRIES.search(function.name)
+
+
+_TRIES: Final = re.compile(r"try|maybe|safe|optional|default|find|detect|guess|probe|lookup")
+"""Names of functions that may well return nothing."""
 
 
 def torn_state(module: Module, _side: Side) -> Iterator[Place]:
