@@ -130,6 +130,27 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "        use(model)\n    except NameError:\n        use(None)\n",
         ],
     ),
+    "evaluated-with-gradients": (
+        [
+            "import torch\n\n\n@torch.no_grad()\ndef offload_optimizer(states):\n    return states.to('cpu')\n\n\n"
+            "def load_optimizer(states):\n    return states.to('cuda')\n",
+            "import torch\n\n\nclass C:\n    @torch.no_grad()\n    def on_train_begin(self, model):\n"
+            "        self.mean = model.clone()\n\n    def on_train_end(self, model):\n"
+            "        self.mean.save_pretrained('mean')\n",
+            "import torch\n\n\ndef gamma(ratio, mask):\n"
+            "    'Weight that torch.no_grad() detaches, a plain scale.'\n    return torch.exp(ratio) * mask\n",
+        ],
+        [
+            "import torch\n\n\n@torch.no_grad()\ndef offload_optimizer(states):\n    return states.to('cpu')\n\n\n"
+            "def name_optimizer(states):\n    return 'adam'\n",
+            "import torch\n\n\nclass C:\n    @torch.no_grad()\n    def run_inference(self, model):\n"
+            "        return model.to('cpu')\n\n    def run_server(self, model):\n        return model.to('cuda')\n",
+            "import torch\n\n\n@torch.no_grad()\ndef score_eval(logits):\n    return logits.exp()\n\n\n"
+            "def score(logits):\n    return logits.exp()\n",
+            "import torch\n\n\ndef gamma(ratio, mask):\n    'Weight; callers must use torch.no_grad() around it.'\n"
+            "    return torch.exp(ratio) * mask\n",
+        ],
+    ),
     "default-kept": (
         [
             "class Trainer:\n    def __init__(self, callbacks=[]):\n        self.callbacks = callbacks\n",

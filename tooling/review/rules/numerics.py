@@ -313,6 +313,17 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
                 said = f"`{function.name}` enables gradients, and nothing has disabled them"
                 yield Place(module.path, function.lineno, said)
             continue
+        twin = next((each for each in guarded if _is_twin(module, function, each)), None)
+        others = [each for each in module.functions() if each is not function and each not in guarded] if twin else []
+        alone = not any(_is_twin(module, function, each) for each in others)
+        if twin is not None and alone and _TENSORS.search(ast.unparse(function)):
+            said = f"`{function.name}` keeps what gradients need, and `{twin.name}` beside it does not"
+            yield Place(module.path, function.lineno, said)
+            continue
+        told = ast.get_docstring(function) or ""
+        if "torch.no_grad()" in told and not re.search(r"\bmust|should|caller|under", told):
+            said = f"`{function.name}` says that it runs without gradients, and does not"
+            yield Place(module.path, function.lineno, said)
         runs = next((each for each in calls if _MODEL.match(last_name(each.func))), None)
         if runs is not None and _LOOKS.search(function.name):
             said = f"`{function.name}` keeps what `{ast.unparse(runs.func)}` needs for gradients"
@@ -329,6 +340,31 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
         if changed is not None:
             said = f"`{ast.unparse(changed.func)}` changes a parameter in place, with gradients"
             yield Place(module.path, function.lineno, said)
+
+
+_TENSORS: Final = re.compile(
+    r"\btorch\.|\.(?:to|copy_|mul_|add_|detach|clone)\(|logits|param|tensor|generate\(|save_pretrained"
+)
+_OTHERWISE: Final = frozenset(
+    {"backward", "config", "eval", "evaluate", "fn", "forward", "grad", "init", "log", "loss", "name", "path", "ref"}
+    | {"server", "setup", "shape", "size", "test", "train", "training"}
+)
+"""Words by which the names of functions differ of which one may well need gradients."""
+_ANY_VERB: Final = frozenset({"do", "get", "init", "load", "make", "on", "run", "save", "set", "step", "update"})
+
+
+def _is_twin(module: Module, one: Function, other: Function) -> bool:
+    """Whether two functions of one scope are called alike but for a word, or one like the first words of the other:
+    `load_optimizer` and `offload_optimizer`, `evaluate` and `evaluate_step_wise`."""
+    if module.parents.get(one) is not module.parents.get(other) or one.name.startswith("__"):
+        return False
+    short, long = sorted((each.name.strip("_").split("_") for each in (one, other)), key=len)
+    differ = {each for pair in zip(short, long, strict=False) if len(set(pair)) > 1 for each in pair}
+    if not set(short) & set(long) - _ANY_VERB:
+        return False
+    if len(short) == len(long):
+        return len(differ) == 2 and not differ & _OTHERWISE
+    return (not differ or long[-len(short) :] == short) and not (set(long) - set(short)) & _OTHERWISE
 
 
 def _mentions(nodes: Sequence[ast.AST], names: frozenset[str]) -> bool:
