@@ -23,6 +23,15 @@ class ActorConfig(BaseSettings):
 
 
 @dataclass
+class RunConfig:
+    name: str
+    actor: ActorConfig
+    critic: "ActorConfig | None" = None
+    more: dict | None = None
+    steps: int = 1
+
+
+@dataclass
 class Loose:
     path: str
     seed: int
@@ -89,3 +98,55 @@ def test_a_class_that_takes_any_key_is_left_alone(package) -> None:
     files = {"package/job.py": classes, "configs/job.yaml": "path: m\nseed: 1\nsteps: 3\nn_sample: 2\n"}
     package.commit({"package/config.py": "x = 1\n"})
     assert found(package, files) == []
+
+
+RUN = "name: run\nsteps: 3\nactor:\n  path: m\n  seed: 1\n  {key}: 2\nmore:\n  colour: red\n"
+COMMAND = (
+    "python train.py \\\n  name=a \\\n  actor.path=m \\\n  actor.seed=1 \\\n  actor.{key}=2 --more.a.b 3 --steps.x=1\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "line"),
+    [
+        # The annotation of `actor` says who reads it: no field has to be near.
+        ("run.yaml", RUN, 6),
+        ("run.toml", 'name = "a"\nsteps = 3\nmore = { a = 1 }\n\n[actor]\npath = "m"\nseed = 1\n{key} = 2\n', 8),
+        ("run.sh", f"# a.b=c\n{COMMAND}", 6),
+        ("README.md", f"Run it:\n\n    {COMMAND}", 7),
+    ],
+)
+def test_a_key_that_no_field_has_is_found_where_annotations_lead_to_its_class(package, path, text, line) -> None:
+    assert found(package, {f"more/{path}": text.replace("{key}", "colour")}) == [
+        ("unknown-yaml-key", f"more/{path}", line)
+    ]
+    assert found(package, {f"good/{path}": text.replace("{key}", "n_samples")}) == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        # Somebody derives a class that has it, or moves it to where it belongs.
+        "from dataclasses import dataclass\nfrom package.config import ActorConfig\n\n\n@dataclass\n"
+        "class MyActor(ActorConfig):\n    colour: str = ''\n",
+        "from package.config import ActorConfig\n\n\ndef read(raw):\n    raw['n_samples'] = raw.pop('colour')\n"
+        "    return ActorConfig(**raw)\n",
+    ],
+)
+def test_a_key_that_other_code_takes_is_left_alone(package, code: str) -> None:
+    assert found(package, {"package/more.py": code, "run.yaml": RUN.replace("{key}", "colour")}) == []
+
+
+def test_an_alias_of_several_classes_is_not_the_class_of_that_name_elsewhere(package) -> None:
+    code = (
+        "from dataclasses import dataclass\nfrom typing import TypeAlias\n\nfrom package.config import BaseSettings, "
+        "RunConfig\n\nActorConfig: TypeAlias = BaseSettings\n\n\n@dataclass\nclass Job:\n    name: str\n"
+        "    steps: int\n    more: str\n    actor: ActorConfig\n    own: str = ''\n"
+    )
+    text = RUN.replace("{key}", "colour") + "own: x\n"
+    assert found(package, {"package/job.py": code, "job.yaml": text}) == []
+
+
+@pytest.mark.parametrize("text", ["[[a]]\nb = 1\n", "a = \n", 'a = """\n[b]\nc = 1\n"""\n', "[a]\n'b.c' = 1\n"])
+def test_toml_that_is_not_plain_says_nothing(package, text: str) -> None:
+    assert found(package, {"run.toml": text}) == []

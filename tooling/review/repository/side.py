@@ -18,7 +18,7 @@ from tooling.python.symbols.calls import written_signature
 from tooling.python.symbols.symbol import Found, Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tooling.python.symbols.tree import SymbolTree
     from tooling.review.repository.git import ReviewedClone
@@ -105,30 +105,6 @@ class Side:
                 self._parsed[key] = Module(path, tree, name, text) if tree is not None else None
             self._modules[path] = self._parsed[key] if text is not None else None
         return self._modules[path]
-
-    def mappings(self, path: str) -> Iterator[dict[str, int]]:
-        """Yield the keys of each mapping of a YAML file with their lines, 1-based; none where it is not plain YAML."""
-        import yaml
-
-        try:
-            waiting: list[yaml.Node | None] = list(yaml.compose_all(self.text(path) or "", Loader=yaml.SafeLoader))
-        except (yaml.YAMLError, RecursionError, ValueError):
-            return
-        seen: set[int] = set()
-        for node in waiting:  # grows while it is read
-            if node is None or id(node) in seen:  # an alias may lead back
-                continue
-            seen.add(id(node))
-            if isinstance(node, yaml.SequenceNode):
-                waiting.extend(node.value)
-            elif isinstance(node, yaml.MappingNode):
-                waiting.extend(value for _, value in node.value)
-                named = [
-                    (key.value, key.start_mark.line + 1) for key, _ in node.value if isinstance(key, yaml.ScalarNode)
-                ]
-                keys = {name: line for name, line in named if not name.startswith("_") and name != "<<"}
-                if len(keys) == len(node.value) and all(map(str.isidentifier, keys)):
-                    yield keys
 
     @cached_property
     def packages(self) -> Mapping[str, str]:

@@ -1,112 +1,207 @@
-"""Keys of YAML files that no field of the configuration class has which the other keys name.
+"""Keys of settings that no field of the configuration class has which reads them: in YAML and TOML files, and in what a
+command overrides (`actor.optimizer.lr=1e-6`).
 
-Which class reads a mapping is not written in the file. Here it is the one that has most of its keys as fields; a key is
-reported only if all classes that fit equally well agree that it is unknown, and either the class had the field before
-the change, or an unused field of almost the same name is there.
+Which class reads a file is not written in it. Here it is the one that has most of the keys at its top as fields; below
+that, annotations of the fields say it. A key is reported if all classes that fit equally well agree that it is unknown,
+and the annotations say whose it is, or the class had the field before the change, or an unused field of almost the same
+name is there.
 """
 
 from __future__ import annotations
 
 import ast
 import difflib
-from typing import TYPE_CHECKING
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import last_name
 from tooling.review.records import Place, Rule, Severity
+from tooling.review.repository.settings import SETTINGS, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
     from tooling.review.repository.comparison import Comparison
+    from tooling.review.repository.settings import SettingKeys
     from tooling.review.repository.side import Side
 
 MIN_KNOWN = 3
-"""Keys that have to be fields before a mapping is taken for a class."""
+"""SettingKeys that have to be fields before a mapping is taken for a class."""
 LIKENESS = 0.8
 """Of two names, as difflib counts: `n_sample` and `n_samples` 0.94, `min_steps` and `max_steps` 0.78."""
-_SUFFIXES = (".yaml", ".yml")
 _MAKERS = ("dataclass", "define", "frozen")
+_ROOTS: Final = ("BaseConfig", "BaseModel", "BaseSettings")
+_PLAIN_BASES: Final = frozenset({*_ROOTS, "ABC", "Generic", "Protocol", "object"})
+"""Bases that add no fields, where the repository has no such class of its own."""
+_AROUND: Final = frozenset({"None", "Optional", "Union", "typing"})
+"""Parts of annotations beside the classes."""
+_KEEPS: Final = re.compile(r"extra['\"]?\s*[=:]\s*(?:['\"]|\w*Extra\.)allow|def __init__\(.*\*\*")
 
 
 def unknown_key(comparison: Comparison) -> Iterator[Place]:
-    """Find new keys that are misspelt, and keys anywhere whose field the change removed or renamed."""
+    """Find new keys that no field has, and keys anywhere whose field the change removed or renamed."""
     gone = _removed_fields(comparison)
-    changed = {each.path: each.added for each in comparison.files if each.path.endswith(_SUFFIXES) and each.added}
-    users = comparison.head.grep(gone, "*.yaml", "*.yml") if gone else []
+    changed = {each.path: each.added for each in comparison.files if each.path.endswith(SETTINGS) and each.added}
+    users = comparison.head.grep(gone, *(f"*{each}" for each in SETTINGS)) if gone else []
     comparison.head.load([*changed, *users])
-    mappings = [
-        (path, keys)
-        for path in sorted({*changed, *users})
-        for keys in comparison.head.mappings(path)
-        if any(line in changed.get(path, ()) or key in gone for key, line in keys.items())
-    ]
-    classes = _classes(comparison.head) if mappings else {}
-    for path, keys in mappings:
-        key, owner, instead = _misfit(keys, classes, gone)
-        if key and (keys[key] in changed.get(path, ()) or owner in gone.get(key, ())):
-            hint = f"; `{instead}` is one" if instead else ""
-            yield Place(path, keys[key], f"`{key}` is not a field of `{owner}`, which has the other keys{hint}")
+    classes = Classes(comparison.head)
+    for path in sorted({*changed, *users}):
+        for root in read_settings(path, comparison.head.text(path) or ""):
+            asked = any(line in changed.get(path, ()) or key in gone for key, line in root.everywhere())
+            for misfit in classes.misfits(root, gone) if asked else ():
+                new = misfit.line in changed.get(path, ()) or misfit.owner in gone.get(misfit.key, ())
+                if new and not _is_spoken(comparison.head, misfit):
+                    hint = f"; `{misfit.instead}` is one" if misfit.instead else ""
+                    said = f"`{misfit.key}` is not a field of `{misfit.owner}`, which has the other keys{hint}"
+                    yield Place(path, misfit.line, said)
 
 
-def _misfit(
-    keys: dict[str, int], classes: dict[str, frozenset[str]], gone: dict[str, set[str]]
-) -> tuple[str, str, str]:
-    """Return the key that does not fit, its class, and the field that may be meant; empty when all fit, or nothing is
-    sure."""
-    known = {name: fields.intersection(keys) for name, fields in classes.items()}
-    most = max(map(len, known.values()), default=0)
-    if most < MIN_KNOWN or most != len(keys) - 1:
-        return "", "", ""
-    best = sorted(name for name, fields in known.items() if len(fields) == most)
-    left = {frozenset(keys.keys() - known[name]) for name in best}
-    if len(left) != 1:
-        return "", "", ""
-    (key,) = next(iter(left))
-    for name in best:
-        near = difflib.get_close_matches(key, sorted(classes[name] - keys.keys()), 1, LIKENESS)
-        if near or name in gone.get(key, ()):
-            return key, name, near[0] if near else ""
-    return "", "", ""
+@dataclass(frozen=True)
+class Misfit:
+    """A key that its class does not have. `instead`: a field that may be meant."""
+
+    key: str
+    line: int
+    owner: str
+    instead: str = ""
 
 
-def _classes(side: Side) -> dict[str, frozenset[str]]:
-    """Return the fields of configuration classes by name, inherited ones included. Left out: classes with a base that
-    is not read here, or that take any key, and names that stand for several classes."""
-    paths = side.grep(["BaseModel", *_MAKERS], "*.py")
-    side.load(paths)
-    found: dict[str, ast.ClassDef | None] = {}
-    for module in filter(None, map(side.module, paths)):
-        for node in module.nodes(ast.ClassDef):
-            if _is_configuration(node):
-                found[node.name] = None if node.name in found else node
-    resolved = {name: _fields(name, found, set()) for name in found}
-    return {name: fields for name, fields in resolved.items() if fields}
+@dataclass
+class Classes:
+    """Configuration classes of one side, by dotted name."""
+
+    side: Side
+    _fields: dict[str, dict[str, frozenset[str]] | None] = field(default_factory=dict)
+
+    @cached_property
+    def _nodes(self) -> dict[str, tuple[Module, ast.ClassDef]]:
+        paths = self.side.grep([*_ROOTS, *_MAKERS], "*.py")
+        self.side.load(paths)
+        modules = [module for module in map(self.side.module, paths) if module is not None]
+        return {
+            f"{module.package}.{node.name}": (module, node)
+            for module in modules
+            for node in module.nodes(ast.ClassDef)
+            if _is_configuration(node)
+        }
+
+    @cached_property
+    def _derived(self) -> dict[str, set[str]]:
+        """Class -> those that name it as a base."""
+        found: dict[str, set[str]] = {}
+        for name, (module, node) in self._nodes.items():
+            for base in node.bases:
+                found.setdefault(self._meant(module, last_name(base)), set()).add(name)
+        return found
+
+    def _meant(self, module: Module, name: str) -> str:
+        """Return the configuration class that a name means in a module; "" for none."""
+        found = self.side.named(module, name)
+        dotted = f"{found[0].package}.{found[1].name}" if found is not None else ""
+        return dotted if dotted in self._nodes else ""
+
+    def fields(self, name: str) -> dict[str, frozenset[str]] | None:
+        """Return the fields of a class, inherited ones included, with the classes that read what is in them. None where
+        it has a base that is not read here, or takes any key."""
+        if name not in self._fields:
+            self._fields[name] = None  # a class whose base leads back to it
+            self._fields[name] = self._read(*self._nodes[name])
+        return self._fields[name]
+
+    def _read(self, module: Module, node: ast.ClassDef) -> dict[str, frozenset[str]] | None:
+        found: dict[str, frozenset[str]] = {}
+        for base in node.bases:
+            said = last_name(base.value if isinstance(base, ast.Subscript) else base)
+            meant = self._meant(module, said)
+            inherited = self.fields(meant) if meant else {} if said in _PLAIN_BASES else None
+            if inherited is None:
+                return None
+            found |= inherited
+        for each in node.body:
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+                found[each.target.id] = self._readers(module, each.annotation)
+        return found if not _KEEPS.search(ast.unparse(node)) else None
+
+    def _readers(self, module: Module, annotation: ast.expr) -> frozenset[str]:
+        """Return the classes that an annotation names; none where it also says something else."""
+        parts = list(ast.walk(annotation))
+        said = {each.id for each in parts if isinstance(each, ast.Name)} | {
+            each.attr for each in parts if isinstance(each, ast.Attribute)
+        }
+        said |= {each.value for each in parts if isinstance(each, ast.Constant) and isinstance(each.value, str)}
+        meant = {self._meant(module, each) for each in said - _AROUND}
+        return frozenset(meant) if "" not in meant else frozenset()
+
+    def _taken(self, names: frozenset[str]) -> dict[str, frozenset[str]] | None:
+        """Return the fields that any of some classes has, or a class derived from one; None if one is not known."""
+        found: dict[str, frozenset[str]] = {}
+        waiting, seen = list(names), set(names)
+        for name in waiting:  # grows while it is read
+            fields = self.fields(name)
+            if fields is None:
+                return None
+            for key, readers in fields.items():
+                found[key] = found.get(key, frozenset()) | readers
+            waiting += sorted(self._derived.get(name, set()) - seen)
+            seen |= self._derived.get(name, set())
+        return found
+
+    def misfits(self, root: SettingKeys, gone: dict[str, set[str]]) -> list[Misfit]:
+        """Return the keys of a tree that fit no class that may read it."""
+        keys = root.names()
+        count = {name: len((self.fields(name) or {}).keys() & keys) for name in self._nodes}
+        most = max(count.values(), default=0)
+        inner = [each for _, each in root.entries.values() if each is not None]
+        if most < MIN_KNOWN or most * 2 < len(keys):
+            return [misfit for each in inner for misfit in self.misfits(each, gone)]
+        best = sorted(name for name, known in count.items() if known == most)
+        by_class = [self._unknown(root, name, gone) for name in best]
+        agreed = set.intersection(*({(each.key, each.line) for each in some} for some in by_class))
+        return [each for each in by_class[0] if (each.key, each.line) in agreed]
+
+    def _unknown(self, root: SettingKeys, name: str, gone: dict[str, set[str]]) -> list[Misfit]:
+        fields = self.fields(name) or {}
+        left = sorted(root.names() - fields.keys())
+        found = []
+        if len(left) == 1:
+            near = difflib.get_close_matches(left[0], sorted(fields.keys() - root.names()), 1, LIKENESS)
+            said = name.rpartition(".")[2]
+            if near or said in gone.get(left[0], ()):
+                found.append(Misfit(left[0], root.entries[left[0]][0], said, near[0] if near else ""))
+        waiting = [(inner, fields[key]) for key, (_, inner) in root.entries.items() if inner and key in fields]
+        for keys, readers in waiting:  # grows while it is read
+            taken = self._taken(readers) if readers else None
+            if taken is None or len(taken.keys() & keys.names()) * 2 < len(keys.names()):
+                continue
+            for key, (line, inner) in keys.entries.items():
+                if key in taken:
+                    waiting += [(inner, taken[key])] if inner else []
+                    continue
+                owners = sorted(each.rpartition(".")[2] for each in readers)
+                owner = next((each for each in owners if each in gone.get(key, ())), owners[0])
+                near = difflib.get_close_matches(key, sorted(taken.keys() - keys.names()), 1, LIKENESS)
+                found.append(Misfit(key, line, owner, near[0] if near else ""))
+        return found
+
+
+def _is_spoken(side: Side, misfit: Misfit) -> bool:
+    """Whether code about the class has the key as a text: an alias, or moved before the class reads it."""
+    asked = (misfit.owner, misfit.key)
+    if asked not in side.known:
+        texts = [side.text(path) or "" for path in side.grep([misfit.key], "*.py")]
+        said = re.compile(rf"""['".]{misfit.key}['"]""")
+        side.known[asked] = any(misfit.owner in text and said.search(text) for text in texts)
+    return bool(side.known[asked])
 
 
 def _is_configuration(node: ast.ClassDef) -> bool:
     decorators = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
     return any(last_name(each) in _MAKERS for each in decorators) or any(
-        last_name(base) == "BaseModel" or last_name(base).endswith(("Config", "Args", "Arguments"))
-        for base in node.bases
+        last_name(base) in _ROOTS or last_name(base).endswith(("Config", "Args", "Arguments")) for base in node.bases
     )
-
-
-def _fields(name: str, found: dict[str, ast.ClassDef | None], inside: set[str]) -> frozenset[str] | None:
-    node = found.get(name)
-    if node is None or name in inside or "extra" in ast.dump(node):
-        return None
-    fields = frozenset(
-        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
-    )
-    for base in node.bases:
-        if last_name(base) in {"BaseModel", "Generic", "Protocol", "ABC"}:
-            continue
-        inherited = _fields(last_name(base), found, inside | {name})
-        if inherited is None:
-            return None
-        fields |= inherited
-    return fields
 
 
 def _removed_fields(comparison: Comparison) -> dict[str, set[str]]:
