@@ -47,13 +47,19 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{FLOW}        self.history = []\n        return await engine.agenerate(self.history)\n",
             f"{FLOW}        self.seen.append(data)\n        return await engine.agenerate(data)\n",
             f"{FLOW}        return await self.turn(engine, data)\n\n"
-            "    async def turn(self, engine, data):\n        self.data = data\n        return engine\n",
+            "    async def turn(self, engine, data):\n        self.data = data\n"
+            "        return await engine.ask(self.data)\n",
         ],
         [
             f"{FLOW}        history = []\n        return await engine.agenerate(history)\n",
             f"{FLOW}        self.done += 1\n        return await engine.agenerate(data)\n",
             f"{FLOW}        async with self.lock:\n            self.cache = data\n        return data\n",
             "class W:\n    def __init__(self):\n        self.history = []\n",
+            # made once, of what the workflow has; kept until it is there
+            f"{FLOW}        if isinstance(self.score, str):\n            self.score = find(self.score)\n"
+            "            self.scored = Scored(self.score)\n        return await self.scored(data)\n",
+            f"{FLOW}        if self.rows is None:\n            self.rows = await read(data)\n"
+            "        return self.rows\n",
         ],
     ),
     "denominator-of-part": (

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from tooling.python.module import Function, last_name, own_nodes
+from tooling.python.module import Function, last_name, own_nodes, parameters
 from tooling.review.records import Place, Rule, Severity
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ _VERSIONS = re.compile(r"(^|_)versions$")
 _GUARDS = re.compile(r"NO_VERSION|>= ?0|> ?-1|!= ?-1|versions? ?<|mask|clamp|where|max\(0")
 _EPISODE = re.compile(r"^_?a?run_episode$")
 _CHANGING = frozenset({"append", "extend", "insert", "update", "setdefault", "add", "pop", "clear", "remove"})
+_OF_ALL = frozenset({"client", "config", "engine", "self", "session"})
+"""Parameters that are the same for all episodes."""
 _MICRO = re.compile(r"micro|(^|_)mbs?($|_)|(^|_)mini_?batch")
 _COUNT = frozenset({"sum", "count_nonzero", "numel"})
 _FAULT_NAMES = re.compile(r"reward|score")
@@ -53,16 +55,9 @@ def state_on_workflow(module: Module, _side: Side) -> Iterator[Place]:
             continue
         called = {_own_method(node) for node in own_nodes(episode)} & set(methods)
         for function in (episode, *(methods[name] for name in sorted(called) if name != episode.name)):
-            locked = any(
-                isinstance(node, ast.With | ast.AsyncWith) and "lock" in ast.unparse(node.items[0]).lower()
-                for node in own_nodes(function)
-            )
-            for node in () if locked else own_nodes(function):
-                name = _written_on_self(node)
-                # `self.done += 1`: a number that all episodes add to is meant to be shared.
-                if name and not (isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)):
-                    message = f"`{function.name}` writes `self.{name}`, which episodes that run at once share"
-                    yield Place(module.path, getattr(node, "lineno", 1), message)
+            for name, line in _kept_of_episode(module, owner, function):
+                said = f"`{function.name}` writes `self.{name}`, which episodes that run at once share"
+                yield Place(module.path, line, said)
 
 
 def _own_method(node: ast.AST) -> str:
@@ -72,18 +67,42 @@ def _own_method(node: ast.AST) -> str:
     return ""
 
 
-def _is_self(node: ast.expr) -> bool:
-    return isinstance(node, ast.Name) and node.id == "self"
+def _kept_of_episode(module: Module, owner: ast.ClassDef, function: Function) -> Iterator[tuple[str, int]]:
+    """Yield attributes to which a method writes what comes from its parameters, or an empty container, and which the
+    class reads, with lines. What is made once, of what the object has, may be shared."""
+    nodes = list(own_nodes(function))
+    withs = [each for each in nodes if isinstance(each, ast.With | ast.AsyncWith)]
+    if any("lock" in ast.unparse(each.items[0]).lower() for each in withs):
+        return
+    data = set(parameters(function)) - _OF_ALL
+    for node in sorted((each for each in nodes if isinstance(each, ast.Assign)), key=lambda each: each.lineno):
+        if data & _names(node.value) or any(isinstance(each, ast.Await) for each in ast.walk(node.value)):
+            data |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    data.discard("self")
+    attributes = [each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and _is_self(each.value)]
+    read = {each.attr for each in attributes if isinstance(each.ctx, ast.Load)}
+    for node in nodes:
+        name = _written_on_self(node)
+        asked = [ast.unparse(each.test) for each in module.around(node, function) if isinstance(each, ast.If)]
+        # `self.done += 1`: a number that all episodes add to is meant to be shared.
+        counted = isinstance(node, ast.AugAssign) and isinstance(node.value, ast.Constant)
+        if name not in read or any(name in each for each in asked) or counted:
+            continue
+        value = getattr(node, "value", node)
+        afresh = isinstance(value, ast.List | ast.Dict) and not ast.unparse(value).strip("[]{}")
+        if afresh or data & _names(value):
+            yield name, getattr(node, "lineno", 1)
 
 
 def _written_on_self(node: ast.AST) -> str:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AugAssign) else []
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGING:
         targets = [node.func.value]
-    for target in targets:
-        if isinstance(target, ast.Attribute) and _is_self(target.value):
-            return target.attr
-    return ""
+    return next((each.attr for each in targets if isinstance(each, ast.Attribute) and _is_self(each.value)), "")
+
+
+def _is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def denominator_of_part(module: Module, _side: Side) -> Iterator[Place]:

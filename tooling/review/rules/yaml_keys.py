@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tooling.review.repository.side import Side
 
 MIN_KNOWN = 3
-"""SettingKeys that have to be fields before a mapping is taken for a class."""
+"""Keys that have to be fields before a mapping is taken for a class."""
 LIKENESS = 0.8
 """Of two names, as difflib counts: `n_sample` and `n_samples` 0.94, `min_steps` and `max_steps` 0.78."""
 _MAKERS = ("dataclass", "define", "frozen")
