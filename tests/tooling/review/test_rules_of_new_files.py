@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 BOX = "class Box:\n    async def exec(self, command): ...\n    def name(self): ...\n\n\n"
+TORCH = "import torch\n\n\n"
 CASES: dict[str, tuple[list[str], list[str]]] = {
     "never-awaited": (
         [
@@ -149,6 +150,60 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def score(logits):\n    return logits.exp()\n",
             "import torch\n\n\ndef gamma(ratio, mask):\n    'Weight; callers must use torch.no_grad() around it.'\n"
             "    return torch.exp(ratio) * mask\n",
+        ],
+    ),
+    "along-batch": (
+        [
+            f"{TORCH}def f(attention_mask):\n    return torch.clip(torch.cumsum(attention_mask, dim=0) - 1, min=0)\n",
+            f"{TORCH}def f(batch):\n    lengths = batch.attention_mask.sum(dim=0)\n    return lengths.max()\n",
+            f"{TORCH}def f(freqs):\n    emb = torch.cat((freqs, freqs), dim=0)\n    return emb.cos(), emb.sin()\n",
+            f"{TORCH}def f(action_mask):\n    return action_mask.long().fliplr().argmax(dim=0, keepdim=True)\n",
+        ],
+        [
+            f"{TORCH}def f(attention_mask):\n    return torch.cumsum(attention_mask, dim=-1) - 1\n",
+            f"{TORCH}def f(loss_mask):\n    per_position = loss_mask.sum(dim=0)\n    return per_position\n",
+            f"{TORCH}def f(rows):\n    both = torch.cat((rows, rows), dim=0)\n    return both.mean()\n",
+            f"{TORCH}def f(lengths):\n    return torch.cumsum(lengths, dim=0)\n",
+        ],
+    ),
+    "cut-elsewhere": (
+        [
+            f"{TORCH}def f(q, n, turn):\n    first, rest = q[..., :n], q[..., n:]\n"
+            "    return torch.cat([turn(first), rest], dim=0)\n",
+            f"{TORCH}def f(values):\n    _, order = torch.sort(values, descending=True, dim=0)\n"
+            "    return values.gather(-1, order)\n",
+            f"{TORCH}def f(x):\n    return torch.cat(x.chunk(2, dim=1)[::-1], dim=0)\n",
+        ],
+        [
+            f"{TORCH}def f(q, n, turn):\n    first, rest = q[..., :n], q[..., n:]\n"
+            "    return torch.cat([turn(first), rest], dim=-1)\n",
+            f"{TORCH}def f(values):\n    _, order = torch.sort(values, dim=0)\n    return values.gather(0, order)\n",
+            f"{TORCH}def f(x, n):\n    rest = x[..., n:]\n    rest = rest.mean(dim=-1)\n"
+            "    return torch.cat([x, rest], dim=0)\n",
+        ],
+    ),
+    "unlike-twin": (
+        [
+            f"{TORCH}def f(a, b, m, n, pad):\n    ids = torch.cat((pad(a, 9), pad(b, 9)), dim=0)\n"
+            "    masks = torch.cat((pad(m, 9), pad(n, 9)), dim=1)\n    return ids, masks\n",
+            f"{TORCH}def f(logits, labels):\n    chosen_logits, _ = logits.chunk(2, dim=0)\n"
+            "    chosen_labels, _ = labels.chunk(2, dim=1)\n    return chosen_logits, chosen_labels\n",
+            f"{TORCH}def f(a, b, c, kind):\n    if kind == 1:\n        full = torch.cat([a, b], dim=0)\n"
+            "    elif kind == 2:\n        full = torch.cat([b, c], dim=1)\n    else:\n"
+            "        full = torch.cat([a, b, c], dim=0)\n    return full\n",
+        ],
+        [
+            f"{TORCH}def f(a, b, m, n, pad, cut):\n    ids = torch.cat((pad(a, 9), pad(b, 9)), dim=0)\n"
+            "    masks = torch.cat((cut(m, 9), cut(n, 9)), dim=1)\n    return ids, masks\n",
+            f"{TORCH}def f(a, b, kind):\n    if kind == 1:\n        full = torch.cat([a, b], dim=0)\n    else:\n"
+            "        full = torch.cat([a, b], dim=1)\n    return full\n",
+        ],
+    ),
+    "shape-said-otherwise": (
+        [f"{TORCH}def f(chosen, rejected):\n    return chosen.any(dim=-1) & rejected.any(dim=0)\n"],
+        [
+            f"{TORCH}def f(chosen, rejected):\n    return chosen.any(dim=-1) & rejected.any(dim=-1)\n",
+            f"{TORCH}def f(rows, mask):\n    return rows.sum(dim=0) * mask.mean(dim=1)\n",
         ],
     ),
     "default-kept": (

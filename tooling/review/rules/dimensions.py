@@ -25,8 +25,12 @@ _JOINS: Final = frozenset({"cat", "chunk", "concat", "split", "stack"})
 
 def _dimension(call: ast.Call) -> int | None:
     """Return the number that `dim=` says."""
+    return _number(keyword(call, "dim"))
+
+
+def _number(node: ast.expr | None) -> int | None:
     try:
-        number = ast.literal_eval(keyword(call, "dim") or ast.Constant(None))
+        number = ast.literal_eval(node or ast.Constant(None))
     except ValueError:
         return None
     return number if type(number) is int else None
@@ -61,19 +65,54 @@ def over_rows(module: Module, _side: Side) -> Iterator[Place]:
                 yield Place(module.path, call.lineno, said)
 
 
+def along_batch(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `attention_mask.cumsum(dim=0)`, which counts over rows of a batch, and `cat((freqs, freqs), dim=0)` whose
+    cosine is taken: rotary angles are doubled along the last dimension."""
+    for call in module.nodes(ast.Call):
+        name, function = last_name(call.func), module.function_of(call)
+        if _dimension(call) != 0:
+            continue
+        of = call.func.value if isinstance(call.func, ast.Attribute) else None
+        of = call.args[0] if call.args and of is not None and last_name(of) in {"torch", "F"} else of
+        while isinstance(of, ast.Call) and isinstance(of.func, ast.Attribute):
+            of = of.func.value
+        held = module.parents.get(call)
+        lengths = isinstance(held, ast.Assign) and re.search(r"len", last_name(held.targets[0]))
+        if (
+            of is not None
+            and last_name(of) in _PADDED
+            and (name in {"cumsum", "argmax"} or (name == "sum" and lengths))
+        ):
+            yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` goes over the rows of a batch")
+        parts = getattr(call.args[0], "elts", []) if call.args and name in {"cat", "concat"} else []
+        doubled = len(parts) == 2 and ast.unparse(parts[0]) == ast.unparse(parts[1])
+        target = last_name(held.targets[0]) if isinstance(held, ast.Assign) else ""
+        if doubled and target and function is not None and f"{target}.cos()" in ast.unparse(function):
+            yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` doubles rows, and not angles")
+
+
+_PADDED: Final = frozenset({"action_mask", "attention_mask", "completion_mask", "loss_mask", "response_mask"})
+"""Masks that have a row for each sequence of a batch."""
+
+
 def unlike_twin(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `ids = cat([prompt_ids, answer_ids], dim=1)` beside `mask = cat([prompt_mask, answer_mask], dim=0)`."""
+    """Find `ids = cat([prompt_ids, answer_ids], dim=1)` beside `mask = cat([prompt_mask, answer_mask], dim=0)`, and one
+    of three branches that joins the same name along another dimension."""
     for function in module.functions():
         twins: defaultdict[tuple[str, ...], list[ast.Call]] = defaultdict(list)
+        branches: defaultdict[str, list[ast.Call]] = defaultdict(list)
         for call in own_nodes(function):
             if not isinstance(call, ast.Call) or last_name(call.func) not in _JOINS or _dimension(call) is None:
                 continue
             parts = _parts(module, call)
             if len(parts) > 1 and all(parts):
                 twins[last_name(call.func), *parts].append(call)
-        for calls in twins.values():
+            held = module.parents.get(call)
+            if isinstance(held, ast.Assign) and last_name(call.func) in {"cat", "concat"}:
+                branches[ast.unparse(held.targets[0])].append(call)
+        for calls in (*twins.values(), *(each for each in branches.values() if len(each) > 2)):
             dims = [_dimension(each) for each in calls]
-            if len(set(dims)) == 2:
+            if len(set(dims)) == 2 and (0 in dims or calls in twins.values()):
                 # The one that is alone with its dimension; of two, the later one
                 odd = next((each for each in reversed(calls) if dims.count(_dimension(each)) == 1), calls[-1])
                 first = next(each for each in calls if _dimension(each) != _dimension(odd))
@@ -82,7 +121,8 @@ def unlike_twin(module: Module, _side: Side) -> Iterator[Place]:
 
 
 def _parts(module: Module, call: ast.Call) -> list[str]:
-    """Return "prompt", "answer" of `cat([prompt_ids, answer_ids])`, and of `prompt_ids, answer_ids = x.chunk(2)`."""
+    """Return "prompt", "answer" of `cat([prompt_ids, answer_ids])`, "pad()", "pad()" of `cat([pad(x), pad(y)])`, and
+    "prompt", "_" of `prompt_ids, _ = x.chunk(2)`."""
     if last_name(call.func) in {"chunk", "split"}:
         parent = module.parents.get(call)
         target = parent.targets[0] if isinstance(parent, ast.Assign) else None
@@ -90,15 +130,20 @@ def _parts(module: Module, call: ast.Call) -> list[str]:
     else:
         given = call.args[0] if call.args else None
         joined = given.elts if isinstance(given, ast.List | ast.Tuple) else []
-    return [_stem(each) for each in joined]
+    stems = [_stem(each) for each in joined]
+    return stems if set(stems) - {"_"} else []
 
 
 def _stem(node: ast.expr) -> str:
-    """Return "prompt" of `prompt_ids`, `self.prompt_mask` and `inputs["prompt_ids"]`; "" of everything else."""
+    """Return "prompt" of `prompt_ids`, `self.prompt_attention_mask` and `inputs["prompt_ids"]`, "pad()" of `pad(x)`,
+    and "_" of itself; "" of everything else."""
     name = last_name(node)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return f"{node.func.id}()"
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
         name = str(node.slice.value)
-    return name.rpartition("_")[0] if name.rpartition("_")[2] in _KINDS else ""
+    stem, _, kind = name.rpartition("_")
+    return re.sub(r"_(?:attention|completion|loss|position)$", "", stem) if kind in _KINDS else name[:1] * (name == "_")
 
 
 _KINDS: Final = frozenset(
@@ -206,6 +251,51 @@ def _compare(one: Any, other: Any, found: list[tuple[str, str, str]], where: str
 _OPPOSED: Final = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 
 
+def cut_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `cat([turned, x[..., n:]], dim=0)`, whose part was cut along the last dimension, `x.gather(-1, order)` of
+    an order along 0, and `cat(x.chunk(2, dim=1), dim=0)`."""
+    for function in module.functions() if "dim=" in module.text else ():
+        known: dict[str, int] = {}
+        statements = [each for each in own_nodes(function) if isinstance(each, ast.Assign | ast.Expr | ast.Return)]
+        for statement in sorted(statements, key=lambda each: each.lineno):
+            for call in (each for each in ast.walk(statement) if isinstance(each, ast.Call)):
+                name, along = last_name(call.func), _dimension(call)
+                if name == "gather" and along is None and call.args:
+                    along = _number(call.args[0])
+                index = keyword(call, "index") or (call.args[-1] if call.args else ast.Constant(None))
+                taken = [index] if name == "gather" else []
+                taken += getattr(call.args[0], "elts", []) if call.args and name in {"cat", "concat"} else []
+                other = next((each for each in taken if known.get(ast.unparse(each), along) != along), None)
+                if other is not None and along is not None and 0 in {along, known[ast.unparse(other)]}:
+                    said = f"`{ast.unparse(other)}` is made along {known[ast.unparse(other)]}, and used along {along}"
+                    yield Place(module.path, call.lineno, said)
+                halves = call.args[0] if call.args and name in {"cat", "concat"} else None
+                halves = halves.value if isinstance(halves, ast.Subscript) else halves
+                cut = isinstance(halves, ast.Call) and last_name(halves.func) in {"chunk", "split"}
+                of = _dimension(halves) if isinstance(halves, ast.Call) and cut else None
+                if of is not None and along is not None and of != along and 0 in {of, along}:
+                    yield Place(module.path, call.lineno, f"parts along {of} are joined along {along}")
+            if isinstance(statement, ast.Assign):
+                _note_cuts(statement, known)
+
+
+def _note_cuts(statement: ast.Assign, known: dict[str, int]) -> None:
+    """Keep the dimension along which `x[..., n:]` is a part, and along which `argsort`, `sort` and `topk` order."""
+    target, value = statement.targets[0], statement.value
+    pairs = [(target, value)]
+    if isinstance(target, ast.Tuple):
+        of = value.elts if isinstance(value, ast.Tuple) else [value] * len(target.elts)
+        pairs = list(zip(target.elts, of, strict=False))
+    for at, (name, given) in enumerate(pairs):
+        known.pop(ast.unparse(name), None)
+        cut = given.slice.elts if isinstance(given, ast.Subscript) and isinstance(given.slice, ast.Tuple) else []
+        last = len(cut) == 2 and ast.unparse(cut[0]) == "..." and isinstance(cut[1], ast.Slice)
+        ordering = last_name(given.func) if isinstance(given, ast.Call) else ""
+        along = _dimension(given) if isinstance(given, ast.Call) else None
+        if last or (along is not None and (ordering == "argsort" or (at == 1 and ordering in {"sort", "topk"}))):
+            known[ast.unparse(name)] = -1 if along is None else along
+
+
 def index_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
     """Find `x.gather(dim=0, index=i.unsqueeze(-1))`, and `(x * m).sum(dim=0) / m.sum(dim=1)`."""
     for call in module.nodes(ast.Call):
@@ -248,6 +338,15 @@ def shape_said_otherwise(module: Module, _side: Side) -> Iterator[Place]:
         elsewhere = len(sums) == 1 and dim not in {sums[0], sums[0] - len(parts)}
         if beyond or elsewhere:
             yield Place(module.path, call.lineno, f"`dim={dim}`, and the shape behind it is ({', '.join(parts)})")
+    for both in module.nodes(ast.BinOp):
+        pair = [each for each in (both.left, both.right) if isinstance(each, ast.Call)]
+        along = [_dimension(each) for each in pair if last_name(each.func) in _REDUCES]
+        alike = (
+            len({last_name(each.func) for each in pair}) == 1 and len(along) == 2 and not isinstance(both.op, ast.Div)
+        )
+        if alike and None not in along and along[0] != along[1] and 0 in along:
+            said_of = f"`{ast.unparse(both)}`: one along {along[0]}, the other along {along[1]}"
+            yield Place(module.path, both.lineno, said_of)
     for statement in (*module.nodes(ast.Assign), *module.nodes(ast.Return)):
         kept = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and keyword(each, "keepdim")]
         dims = {_dimension(each): each for each in kept}
@@ -257,10 +356,14 @@ def shape_said_otherwise(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, dims[0].lineno, said_of)
 
 
+_REDUCES: Final = frozenset({"all", "amax", "amin", "any", "argmax", "mean", "norm", "sum"})
+
 RULES: Final = (
     Rule("shape-said-otherwise", Severity.MEDIUM, in_tests=False, in_file=shape_said_otherwise),
     Rule("over-rows", Severity.MEDIUM, in_tests=False, in_file=over_rows),
     Rule("unlike-twin", Severity.MEDIUM, in_tests=False, in_file=unlike_twin),
     Rule("odd-twin", Severity.MEDIUM, in_tests=False, in_file=odd_twin),
+    Rule("along-batch", Severity.MEDIUM, in_tests=False, in_file=along_batch),
+    Rule("cut-elsewhere", Severity.MEDIUM, in_tests=False, in_file=cut_elsewhere),
     Rule("index-elsewhere", Severity.HIGH, in_tests=False, in_file=index_elsewhere),
 )
