@@ -206,6 +206,51 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{TORCH}def f(rows, mask):\n    return rows.sum(dim=0) * mask.mean(dim=1)\n",
         ],
     ),
+    "always-holds": (
+        [
+            "def f(args):\n    if args.fused and args.tensor_parallel_size >= 1:\n"
+            "        raise ValueError('not with tensor parallelism')\n",
+            "def f(pp_size, gather):\n    if pp_size >= 1:\n        gather(pp_size)\n",
+            "def f(layers, undo):\n    count = 0\n    for layer in layers:\n        if undo(layer):\n"
+            "            count += 1\n    if count >= 0:\n        return True\n    return False\n",
+        ],
+        [
+            "def f(args):\n    return args.tensor_parallel_size if args.tensor_parallel_size >= 1 else 1\n",
+            "def f(pp_size, gather):\n    if pp_size > 1:\n        gather(pp_size)\n",
+            "def f(rows):\n    balance = 0\n    for row in rows:\n        balance += row\n    if balance >= 0:\n"
+            "        return True\n    return False\n",
+        ],
+    ),
+    "last-left-out": (
+        [
+            "def f(items, size):\n    num_batches = (len(items) + size - 1) // size\n    found = []\n"
+            "    for i in range(num_batches - 1):\n        found.append(items[i * size : (i + 1) * size])\n"
+            "    return found\n",
+            "def f(num_epochs, rows, train):\n    for epoch in range(num_epochs - 1):\n        train(rows, epoch)\n"
+            "    return rows[-1]\n",
+            "def f(rows, limit):\n    return rows.select(range(min(limit, len(rows)) - 1))\n",
+        ],
+        [
+            "def f(items, num_items):\n    return [items[i] - items[i + 1] for i in range(num_items - 1)]\n",
+            "def f(num_epochs, rows, train):\n    for epoch in range(num_epochs):\n        train(rows, epoch)\n",
+            "def f(num_steps, rows):\n    for step in range(num_steps - 1):\n        rows.append(step)\n"
+            "    rows.append(rows[-1])\n",
+        ],
+    ),
+    "reward-swallows": (
+        [
+            "def score_answer(answer, grade):\n    try:\n        return grade(answer)\n    except Exception:\n"
+            "        return 0.0\n",
+            "async def compute_score_async(answer, grade):\n    try:\n        return await grade(answer)\n"
+            "    except Exception:\n        return 0.0\n",
+        ],
+        [
+            "def score_answer(answer, grade):\n    try:\n        return grade(answer)\n    except ValueError:\n"
+            "        return 0.0\n",
+            "def score_answer(answer, grade, log):\n    try:\n        return grade(answer)\n    except Exception:\n"
+            "        log(answer)\n        raise\n",
+        ],
+    ),
     "default-kept": (
         [
             "class Trainer:\n    def __init__(self, callbacks=[]):\n        self.callbacks = callbacks\n",

@@ -36,7 +36,9 @@ _ALLOWS: Final = (
 """Comparison of a guard -> what an error says that is allowed where it holds, so that the guard refuses too much or too
 little by one."""
 _INDEX: Final = re.compile(r"^(i|j|k|idx|index|pos|rank|layer|step)$|_(idx|index|rank)$")
-_COUNT: Final = re.compile(r"^len\(|(?:^|\.)num_(?!layers|hidden|steps)\w+$|_num$|count(?:\(\))?$|batch_size$")
+_COUNT: Final = re.compile(
+    r"^len\(|(?:^|\.)num_(?!layers|hidden|steps)\w+$|_num$|cdiv\(|^min\(.*\blen\(|epochs$|count(?:\(\))?$|batch_size$"
+)
 
 
 def _asked(node: ast.expr) -> tuple[str, type[ast.cmpop], str] | None:
@@ -112,8 +114,13 @@ def always_holds(module: Module, _side: Side) -> Iterator[Place]:
             said = "always holds" if operator is ast.GtE else "never holds"
             yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` {said}")
         asks = isinstance(around, ast.If | ast.IfExp | ast.Assign)
-        if operator is ast.GtE and right == "1" and asks and _SIZE.search(left):
+        # `size if size >= 1 else 1` mends a setting.
+        whole = module.parents.get(around) if isinstance(around, ast.BoolOp) else around
+        sized = _PARALLEL.search(left) and isinstance(whole, ast.If)
+        if operator is ast.GtE and right == "1" and ((asks and _SIZE.search(left)) or sized):
             yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` always holds: one process is a group too")
+        if operator is ast.GtE and right == "0" and isinstance(test.left, ast.Name) and _only_counts(module, test.left):
+            yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` always holds: it counts from 0")
     choices: list[tuple[ast.expr, list[ast.AST]]] = [(each.test, [each.body]) for each in module.nodes(ast.IfExp)]
     choices += [(each.test, [*each.body]) for each in module.nodes(ast.If)]
     for condition, body in choices:
@@ -135,8 +142,20 @@ def always_holds(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, branch.lineno, said)
 
 
+def _only_counts(module: Module, name: ast.Name) -> bool:
+    """Whether a local is 0 at first, and only ever grows by a number or a length."""
+    function = module.function_of(name)
+    found = [each for each in (own_nodes(function) if function else ()) if isinstance(each, ast.Name)]
+    stores = [module.parents[each] for each in found if each.id == name.id and isinstance(each.ctx, ast.Store)]
+    starts = [each for each in stores if isinstance(each, ast.Assign) and ast.unparse(each.value) == "0"]
+    grows = [each for each in stores if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add)]
+    plain = all(re.fullmatch(r"\d+|len\(.*\)", ast.unparse(each.value)) for each in grows)
+    return bool(starts) and bool(grows) and plain and len(starts) + len(grows) == len(stores)
+
+
 _COUNTS: Final = frozenset({"device_count", "dim", "len", "numel", "size"})
 _SIZE: Final = re.compile(r"(?:(?:^|\.|_)world_size|_world_size\(\))$")
+_PARALLEL: Final = re.compile(r"(?:_parallel_size|ring_attn_size|(?:^|\.|_)(?:[ct]p|pp)_size)$")
 
 
 def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
@@ -193,9 +212,10 @@ def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
         body = loop if isinstance(loop, ast.For) else module.parents[loop or call]
         text = ast.unparse(body)
         around = ast.unparse(module.function_of(call) or module.tree).replace(less, "")
-        # Pairs need all but one, and so does who treats the last one apart.
-        pairs = rf"\b{re.escape(one)} [+-] 1\b|\[:{re.escape(one)}\]"
-        paired = re.search(pairs, text.replace(less, "")) or _LAST.search(around)
+        # Pairs need all but one, and so does who treats the last one apart; nobody does with epochs.
+        pairs = rf"\b{re.escape(one)} [+-] 1\b(?!\) \*)|\[:{re.escape(one)}\]"
+        apart = None if re.search(r"epochs$", count) else _LAST.search(around)
+        paired = re.search(pairs, text.replace(less, "")) or apart
         plain = not one.startswith("_") and _COUNT.search(count) and not paired
         always = loop is not None and f"{one} < {less}" in text
         told = any("last" in line for line in module.lines[call.lineno - 2 : call.lineno + 1])
