@@ -20,7 +20,7 @@ _NO_NUMBERS = (ast.List, ast.Dict, ast.Tuple, ast.JoinedStr, ast.Set)
 _NAMED = re.compile(
     r"^(?!.*(?:^|_)(?:load|save|log|read|write|parse|count|num|max|min|plot|print|format|fetch|update|port|time)(?:_|$))"
     r"(?:.*_)?(?:reward|score|grade|verify)s?(?:_(?:fn|func|function|async|sync))*$|"
-    r"^_?(?:score|grade|verify|compute_score|reward)_(?:answer|completion|output|response|sample|solution)s?$"
+    r"^_?(?:score|grade|verify|compute_score|reward)_(?:answer|completion|item|one|output|response|row|sample|solution)s?$"
 )
 """Names that say that a reward is returned, and not something about one: `score_port`, `load_scores`."""
 _FAILURES = frozenset(
