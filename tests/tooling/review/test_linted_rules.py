@@ -82,13 +82,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "import functools\n@functools.lru_cache\ndef f(x):\n    return x\n",
         ],
     ),
-    "late-binding": (
-        ["def f(names, hooks):\n    for name in names:\n        hooks.append(lambda x: print(name, x))\n"],
-        [
-            "def f(names, hooks):\n    for name in names:\n        hooks.append(lambda x, name=name: print(name, x))\n",
-            "def f(names):\n    for name in names:\n        print(sorted(names, key=lambda x: x + name))\n",
-        ],
-    ),
     "misplaced-statement": (
         ["def f(g):\n    yield from g\n\n\nclass A:\n    yield 1\n", "for x in []:\n    pass\nbreak\n"],
         ["def f(g):\n    yield from g\n", "for x in []:\n    break\n"],

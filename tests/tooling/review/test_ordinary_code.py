@@ -26,12 +26,6 @@ ORDINARY: dict[str, list[str]] = {
         "import torch\nNEW = torch.__version__ >= '2.10'\n",
         "from torch import __version__\nNEW = '2.10' <= __version__\n",
     ],
-    "text-of-none": [
-        "def f(g, log):\n    try:\n        g()\n    except OSError as error:\n"
-        "        log(str(error) or type(error).__name__)\n",
-        "def f(load, cache=None):\n    match cache:\n        case None:\n            return 1\n"
-        "    return load(folder=str(cache))\n",
-    ],
     "unbounded-wait": [
         f"import asyncio\n\n\n{CLOSE}        await asyncio.wait_for(self.process.wait(), 5)\n",
         f"import asyncio\n\n\n{CLOSE}        async with asyncio.timeout(5):\n            await self.process.wait()\n",
@@ -41,22 +35,10 @@ ORDINARY: dict[str, list[str]] = {
         "        for process in self.processes:\n            process.join()\n",
         "class A:\n    def close(self, kill_tree):\n        kill_tree(self.process.pid)\n        self.process.wait()\n",
     ],
-    "asks-for-another": [
-        "def f(tokenizer):\n    if not hasattr(tokenizer, 'template_zz'):\n        tokenizer.plain = True\n",
-        "class A:\n    def f(self):\n        if not hasattr(self, '__len__'):\n            self.size = 1\n",
-    ],
     "unknown-option": [
         f"{PARSER}parser.add_argument('--gradient-checkpointing', action=argparse.BooleanOptionalAction)\n"
         "assert parser, 'pass --no-gradient-checkpointing for speed'\n",
         f"{PARSER}parser.add_argument('--rate')\nargs = parser.parse_args(namespace=Options())\nprint(args.words)\n",
-    ],
-    "option-too-late": [
-        f"def f():\n    {PARSER.splitlines()[1].replace('argparse', 'a')}\n    x = parser.parse_args([])\n"
-        "    parser.add_argument('--x')\n    if x:\n        return parser.parse_args()\n    return x\n",
-        "def f(a):\n    p = a.ArgumentParser()\n    x, rest = p.parse_known_args()\n    p.add_argument('--x')\n"
-        "    return x, rest\n",
-        "def f(a):\n    p = a.ArgumentParser()\n    x = p.parse_args([])\n    p.add_argument('--x')\n    return p, x\n",
-        "def f(p):\n    x = p.parse_args([])\n    p.add_argument('--x')\n    return x\n",
     ],
     "unbound-after-except": [
         f"{TRY}        ok = False\n    return rows if ok else None\n",
@@ -76,16 +58,6 @@ ORDINARY: dict[str, list[str]] = {
     "argument-order": [
         "def scale(values, factor, temperature=1.0):\n    return values * factor / temperature\n\n\n"
         "def f(values, temperature):\n    return scale(values, temperature)\n",
-    ],
-    "odd-name-in-chain": [
-        f"{KIND}def f(k, s):\n    if k == Kind.A:\n        a()\n    elif k == Kind.B and s == Kind.D:\n        b()\n"
-        "    elif k == Kind.C:\n        c()\n    elif k == Kind.D:\n        d()\n",
-    ],
-    "chain-broken": [
-        "class A:\n    def f(self):\n        if self.state == 'new':\n            self.start()\n"
-        "        if self.state == 'running':\n            self.go()\n        else:\n"
-        "            raise ValueError(self.state)\n",
-        "def f(t):\n    if t == 'a':\n        a()\n    if t == 'b':\n        b()\n    else:\n        print('done')\n",
     ],
     "unknown-member": [
         f"{KIND}def f(x):\n    return Kind._value2member_map_, Kind._member_map_, Kind._member_names_, Kind.mro()\n",
@@ -110,18 +82,10 @@ ORDINARY: dict[str, list[str]] = {
         "def f(probs, logits):\n    if logits is not None:\n"
         "        raise ValueError('Either probs or logits must be specified, but not both.')\n",
     ],
-    "short-guard": [
-        "def f(d):\n    return d[2] if len(d) == 1 else None\n",
-        "def f(d: dict[int, str]):\n    return d[1] if len(d) == 1 else None\n",
-        "def f(x):\n    if len(x) >= 1:\n        return x[1] if len(x) > 1 else x[0]\n    return None\n",
-        "def f(x):\n    if len(x) >= 1:\n        try:\n            return x[1]\n        except IndexError:\n"
-        "            return x[0]\n    return None\n",
-    ],
     "zero-as-missing": [
         "def f(row):\n    return row.scores or list()\n",
         "class A:\n    def f(self):\n        return self.rewards or self.make(), self.version or get_version()\n",
     ],
-    "doubled-word": ["print('what it is is fine')\n", "def f(find):\n    return find('to to')\n"],
     "set-in-a-branch": [
         "def f(m):\n    if not isinstance(masks := m, dict):\n        masks = make(m)\n    return masks['a']\n",
     ],

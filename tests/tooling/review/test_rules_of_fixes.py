@@ -14,7 +14,6 @@ ROWS = "class Rows:\n    def __getitem__(self, i):\n        return self.a[i], se
 PAIRS = "def pairs(n):\n    for i in range(n):\n        yield i, i + 1, i + 2\n\n\n"
 OPTIONS = "def main(args):\n    if args.task == 'a':\n        run(args)\n"
 OPTIONS += "    if args.task == 'b':\n        run(args, 2)\n"
-UNKNOWN = f"{OPTIONS}    else:\n        print('invalid task')\n\n\n"
 
 HANDED = (
     [
@@ -154,21 +153,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "        return self.config.loss_name, self.loss_name\n",
         ],
     ),
-    "choice-takes-all": (
-        [
-            "def f(device, torch):\n    return device or 'cuda' if torch.cuda.is_available() else 'cpu'\n",
-            "def f(self, big):\n    self.size = self.given or 8 if big else 4\n    return self.size\n",
-            "def f(name, debug):\n    print(name or 'x' if debug else 'y')\n",
-        ],
-        [
-            "def f(device, torch):\n    return device or ('cuda' if torch.cuda.is_available() else 'cpu')\n",
-            "def f(reply):\n    return reply.text or '' if isinstance(reply, Message) else str(reply)\n".replace(
-                "Message", "dict"
-            ),
-            "def f(device, on):\n    return (device or 'cuda') if on else 'cpu'\n",
-            "def f(name, on):\n    return name or 'x' if on else name\n",
-        ],
-    ),
     "changed-while-iterating": (
         [
             "def f(rows):\n    for row in rows:\n        if row.done:\n            rows.remove(row)\n",
@@ -221,10 +205,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(rows):\n    a, b = next(rows)\n    a, b = next(rows)\n    return a, b\n",
             "def f(g, n):\n    a, b = g(n)\n    a, b = g(a, b)\n    return a, b\n",
         ],
-    ),
-    "chain-broken": (
-        [f"{UNKNOWN}def run(args, n=1):\n    return args.n + n\n"],
-        [f"from lib import run\n\n\n{UNKNOWN}", f"{UNKNOWN}def run(args, n=1):\n    args.task = 'b'\n"],
     ),
 }
 

@@ -434,45 +434,10 @@ MORE: dict[str, tuple[list[str], list[str]]] = {
         ],
         [f"{TABLE}@app.post('/d')\ndef d(r):\n    check_key(r)\n"],
     ),
-    "asks-for-another": (
-        [
-            "class A:\n    def f(self, g):\n        if not hasattr(self, 'session_qq'):\n"
-            "            self.client = g()\n"
-            "        return self.client\n"
-        ],
-        [],
-    ),
-    "base-skipped": (
-        [
-            "class Top:\n    KEYS = ['t']\n\n\nclass Low(Top):\n    KEYS = ['l']\n\n\nclass Far:\n"
-            "    KEYS = ['f']\n\n\n"
-            "class C(Low):\n    KEYS = Far.KEYS + ['c']\n"
-        ],
-        [],
-    ),
     "crossed-branches": (["def f(self):\n    return 'values' if self.is_critic else 'values_critic'\n"], []),
-    "doubled-word": (["def f(log):\n    log.warning('the size of of it is wrong')\n"], []),
     "error-returned": (
         ["def f(self, x):\n    if x:\n        return x\n    return NotImplementedError(x)\n"],
         ["def f(make):\n    return make.error()\n"],
-    ),
-    "odd-name-in-chain": (
-        [
-            "from enum import Enum\n\n\nclass Mode(Enum):\n    A = 1\n    B = 2\n    C = 3\n    D = 4\n\n\n"
-            "def f(mode, other):\n    if other == Mode.A:\n        a()\n    elif mode == Mode.B:\n        b()\n"
-            "    elif mode == Mode.C:\n        c()\n    elif mode == Mode.D:\n        d()\n"
-        ],
-        [],
-    ),
-    "option-too-late": (
-        [
-            "import argparse\n\n\ndef main():\n    parser = argparse.ArgumentParser()\n    args = parser.parse_args()\n"
-            "    parser.add_argument('--seed', type=int)\n    return args\n"
-        ],
-        [
-            "import argparse\n\n\ndef main(one, two):\n    args = one.parse_args()\n    two.add_argument('--x')\n"
-            "    return args\n"
-        ],
     ),
     "option-without-effect": (
         ["def add(parser):\n    parser.add_argument('-v', '--verbose', action='store_true', default=True)\n"],
@@ -577,14 +542,6 @@ RUFF: dict[str, tuple[list[str], list[str]]] = {
             "        return x\n",
         ],
         ["from functools import cached_property\nclass A:\n    @cached_property\n    def f(self):\n        return 1\n"],
-    ),
-    "late-binding": (
-        [
-            "def f(xs):\n    out = []\n    for x in xs:\n        def g():\n            return x\n"
-            "        out.append(g)\n    return out\n",
-            "def f(xs, on):\n    for k, x in xs:\n        on[k] = lambda: x + 1\n",
-        ],
-        ["def f(xs):\n    return [x + 1 for x in xs]\n"],
     ),
     "misplaced-statement": (["return 1\n"], ["def f():\n    return 1\n"]),
     "misread-function": (["print('a'.strip('http://'))\n"], ["print('a'.removeprefix('http://'))\n"]),

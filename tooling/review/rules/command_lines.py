@@ -119,40 +119,6 @@ def is_message(module: Module, node: ast.Constant) -> bool:
     return False
 
 
-def option_too_late(module: Module, _side: Side) -> Iterator[Place]:
-    """Find an option that is added after the arguments were parsed for the last time.
-
-    `parse_known_args` is the first of two times: `known, rest = p.parse_known_args(); p.add_argument("--x"); return p`.
-    """
-    for block in [module.tree.body, *(each.body for each in (*module.functions(), *module.nodes(ast.If)))]:
-        parsed: dict[str, int] = {}
-        added: list[tuple[str, ast.Call]] = []
-        for at, statement in enumerate(block):
-            call = getattr(statement, "value", None)
-            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-                owner = ast.unparse(call.func.value)
-                if call.func.attr == "parse_args":
-                    parsed[owner], added = at, [each for each in added if each[0] != owner]
-                elif call.func.attr == "add_argument" and owner in parsed:
-                    added.append((owner, call))
-        for owner, call in added[:1]:
-            if not _is_used_elsewhere(module, owner, call):
-                yield Place(module.path, call.lineno, f"`{owner}` has parsed the arguments before this option is added")
-
-
-def _is_used_elsewhere(module: Module, owner: str, added: ast.Call) -> bool:
-    """Whether a parser may parse again: it is not made here, or something else is done with it afterwards."""
-    scope = module.function_of(added)
-    names = [each for each in module.nodes(ast.Name) if each.id == owner]
-    made_here = any(isinstance(each.ctx, ast.Store) and module.function_of(each) is scope for each in names)
-    uses = [each for each in names if isinstance(each.ctx, ast.Load) and each.lineno != added.lineno]
-    return not made_here or any(
-        module.function_of(each) is not scope or each.lineno > added.lineno
-        for each in uses
-        if getattr(module.parents.get(each), "attr", "") != "add_argument"
-    )
-
-
 def option_without_effect(module: Module, _side: Side) -> Iterator[Place]:
     """Find `action="store_true", default=True`, and the same for false."""
     for call in module.nodes(ast.Call):
@@ -171,6 +137,5 @@ def option_without_effect(module: Module, _side: Side) -> Iterator[Place]:
 
 RULES: Final = (
     Rule("unknown-option", Severity.HIGH, in_tests=False, in_file=unknown_option),
-    Rule("option-too-late", Severity.HIGH, in_file=option_too_late),
     Rule("option-without-effect", Severity.HIGH, in_file=option_without_effect),
 )

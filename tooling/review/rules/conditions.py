@@ -6,11 +6,9 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, own_nodes
-from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
 
 if TYPE_CHECKING:
@@ -19,38 +17,11 @@ if TYPE_CHECKING:
     from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
-_LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _AVAILABLE: Final = re.compile(r"^is_\w+_available$")
 _LAZY: Final = frozenset({"filter", "map", "zip"})
 _PLAIN_WORDS: Final = frozenset({"enabled", "flag", "is", "model", "only"})
 """Words of a flag's name that say nothing about what it is for."""
 _NEGATIONS: Final = frozenset({"no", "not", "without", "missing"})
-
-
-def chain_broken(module: Module, side: Side) -> Iterator[Place]:
-    """Find `if x == "a": ...` followed by another `if x == "b": ... else: <complains>`, which complains about "a"."""
-    for block in blocks(module):
-        for first, second in itertools.pairwise(block):
-            if not isinstance(first, ast.If) or not isinstance(second, ast.If):
-                continue
-            before, after = branches(first), branches(second)
-            asked = {_equal_to_constant(test) for test, _ in (*before, *after) if test is not None}
-            closed = after[-1][0] is None and before[-1][0] is not None
-            if len(asked) != 1 or "" in asked or not closed or any(isinstance(b[-1], _LEAVES) for _, b in before):
-                continue
-            name = asked.pop()
-            statements = [one for _, body in before for one in body]
-            # A call may set an attribute: `self.start()` may change `self.state`, as steps of a state machine do.
-            owner, _, attribute = name.partition(".")
-            sets = re.compile(rf"\.{attribute} *(?:=[^=]|:[^=\n]*=)")
-            calls = [each for one in statements for each in ast.walk(one) if isinstance(each, ast.Call)]
-            called = {call: side.named(module, dotted_name(call.func)) for call in calls}
-            unsure = [call for call, found in called.items() if found is None or sets.search(found[0].text)]
-            handed = {each.id for call in unsure for each in ast.walk(call) if isinstance(each, ast.Name)}
-            changed = name in stored(statements) or (attribute and owner in handed)
-            if not changed and _complains(after[-1][1]):
-                value = ast.unparse(first.test)
-                yield Place(module.path, second.lineno, f"the `else` of this `if` is reached where `{value}` holds")
 
 
 def branches(node: ast.If) -> list[tuple[ast.expr | None, list[ast.stmt]]]:
@@ -72,14 +43,6 @@ def blocks(module: Module) -> Iterator[list[ast.stmt]]:
                     yield block
 
 
-def _equal_to_constant(test: ast.expr) -> str:
-    """Return "x.y" of `x.y == "a"`; "" for every other test."""
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
-        return ""
-    constant = isinstance(test.comparators[0], ast.Constant)
-    return ast.unparse(test.left) if constant and isinstance(test.left, ast.Name | ast.Attribute) else ""
-
-
 def stored(statements: Iterable[ast.AST]) -> set[str]:
     """Return what statements assign: names, attributes and items, as they are written."""
     nodes = (each for one in statements for each in ast.walk(one) if isinstance(each, ast.expr))
@@ -89,50 +52,6 @@ def stored(statements: Iterable[ast.AST]) -> set[str]:
 def is_local(module: Module, node: ast.AST, name: str) -> bool:
     """Whether a function around a node has a local or a parameter of that name."""
     return any(name in module.shadowing[each] for each in module.around(node) if isinstance(each, Function))
-
-
-_UNKNOWN: Final = re.compile(
-    r"unknown|unsupported|unrecogni|unexpected|invalid|not (?:supported|known|valid)", re.IGNORECASE
-)
-"""What is said of values that nobody knows, where it is only printed."""
-
-
-def _complains(body: list[ast.stmt]) -> bool:
-    """Whether a branch is for values that nobody knows: it raises, exits, or says so."""
-    calls = [each for one in body for each in ast.walk(one) if isinstance(each, ast.Call)]
-    names = {last_name(each.func) for each in calls}
-    if any(last_name(each.func) == "print" and _UNKNOWN.search(ast.unparse(each)) for each in calls):
-        return True
-    raises = any(isinstance(each, ast.Raise) for each in body)
-    return raises or bool(names & {"warning", "warn", "error", "exit", "_exit", "critical"})
-
-
-def odd_name_in_chain(module: Module, _side: Side) -> Iterator[Place]:
-    """Find one `elif` that compares another name with a member of the enumeration than all its neighbours do."""
-    for node in module.nodes(ast.If):
-        parent = module.parents.get(node)
-        if isinstance(parent, ast.If) and parent.orelse == [node]:
-            continue  # a part of the chain above it
-        asked: dict[str, list[ast.Compare]] = {}
-        for test, _ in branches(node):
-            # What `and` joins asks two things on purpose.
-            if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-                continue
-            member = test.comparators[0]
-            if isinstance(member, ast.Attribute) and last_name(member.value)[:1].isupper():
-                asked.setdefault(ast.unparse(member.value), []).append(test)
-        for owner, compared in asked.items():
-            names = Counter(ast.unparse(each.left) for each in compared)
-            usual, count = names.most_common(1)[0]
-            odd = [each for each in compared if ast.unparse(each.left) != usual]
-            plain = all(isinstance(each.left, ast.Name | ast.Attribute) for each in compared)
-            if plain and count >= _ENOUGH and len(odd) == 1:
-                said = f"`{ast.unparse(odd[0].left)}` is compared with `{owner}`; all others here compare `{usual}`"
-                yield Place(module.path, odd[0].lineno, said)
-
-
-_ENOUGH: Final = 3
-"""Neighbours that agree, before one that does not is odd."""
 
 
 def crossed_branches(module: Module, _side: Side) -> Iterator[Place]:
@@ -173,49 +92,6 @@ def _guarded_value(node: ast.If) -> tuple[str, str]:
     return (ast.unparse(node.test), ast.unparse(value)) if isinstance(value, ast.Name | ast.Attribute) else ("", "")
 
 
-def short_guard(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `x[1] if len(x) >= 1 else ...`: one item is too few."""
-    choices: list[tuple[ast.expr, ast.AST]] = [(each.test, each.body) for each in module.nodes(ast.IfExp)]
-    choices += [(each.test, each.body[0]) for each in module.nodes(ast.If)]
-    for test, first in choices:
-        name, least = _least_length(test)
-        # Keys of a dict are no positions, and a second check or a handler takes care of what is missing.
-        keyed = re.search(
-            rf"(?<!\w){re.escape(name)}(\.(items|keys|values|get)\b|\s*:\s*[\w.]*([Dd]ict|Mapping))", module.text
-        )
-        checked = keyed is not None or f"len({name})" in ast.unparse(first)
-        for node in ast.walk(first) if name and not checked else ():
-            taken, number = _item_taken(node)
-            caught = any(isinstance(each, ast.Try) and each.handlers for each in module.around(node))
-            if taken == name and number == least and not caught:
-                said = f"item {number} of `{name}` is taken where `{ast.unparse(test)}`"
-                yield Place(module.path, test.lineno, said)
-
-
-def _item_taken(node: ast.AST) -> tuple[str, int]:
-    """Return "x" and 1 of `x[1]` and `x.pop(1)`; "" for everything else."""
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-        index, of = node.slice, node.value
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "pop" and node.args:
-        index, of = node.args[0], node.func.value
-    else:
-        return "", 0
-    number = index.value if isinstance(index, ast.Constant) else None
-    return (ast.unparse(of), number) if type(number) is int else ("", 0)
-
-
-def _least_length(test: ast.expr) -> tuple[str, int]:
-    """Return "x" and 2 of `len(x) >= 2`, `len(x) > 1` and `len(x) == 2`; "" for everything else."""
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.left, ast.Call):
-        return "", 0
-    bound = test.comparators[0]
-    number = bound.value if isinstance(bound, ast.Constant) and type(bound.value) is int else None
-    if last_name(test.left.func) != "len" or len(test.left.args) != 1 or number is None:
-        return "", 0
-    least = {ast.Gt: number + 1, ast.GtE: number, ast.Eq: number}.get(type(test.ops[0]))
-    return (ast.unparse(test.left.args[0]), least) if least else ("", 0)
-
-
 def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
     """Find a condition on a function, or on a lazy iterator, which holds whatever is asked."""
     for node in _asked(module):
@@ -246,19 +122,6 @@ def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
         called = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in _LAZY
         if called or isinstance(value, ast.GeneratorExp):
             yield Place(module.path, node.lineno, f"`{node.id}` is an iterator, which is true even when it is empty")
-
-
-def choice_takes_all(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `device or "cuda" if available else "cpu"`, where `device` is lost if the condition does not hold."""
-    for choice in module.nodes(ast.IfExp):
-        both = choice.body
-        first = both.values[0] if isinstance(both, ast.BoolOp) and isinstance(both.op, ast.Or) else None
-        bare = first is not None and (first.lineno, first.col_offset) == (choice.lineno, choice.col_offset)
-        asked = {each.id for each in ast.walk(choice.test) if isinstance(each, ast.Name)}
-        named = dotted_name(first) if first is not None and bare else ""
-        if named and named.partition(".")[0] not in asked and named not in ast.unparse(choice.orelse):
-            said = f"`{ast.unparse(choice.orelse)}` is chosen even where `{named}` is given"
-            yield Place(module.path, choice.lineno, said)
 
 
 _LOCKS: Final = frozenset({"BoundedSemaphore", "Condition", "Lock", "RLock", "Semaphore"})
@@ -342,11 +205,7 @@ def _asked(module: Module) -> Iterator[ast.expr]:
 
 
 RULES: Final = (
-    Rule("chain-broken", Severity.HIGH, in_file=chain_broken),
-    Rule("odd-name-in-chain", Severity.HIGH, in_file=odd_name_in_chain),
     Rule("crossed-branches", Severity.MEDIUM, in_file=crossed_branches),
-    Rule("choice-takes-all", Severity.HIGH, in_file=choice_takes_all),
-    Rule("short-guard", Severity.HIGH, in_file=short_guard),
     Rule("asked-after-use", Severity.HIGH, in_file=asked_after_use),
     Rule("always-true", Severity.HIGH, in_file=truth_of_function),
 )

@@ -6,10 +6,9 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes
+from tooling.python.module import Function, last_name
 from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.conditions import blocks
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from tooling.review.repository.side import Side
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
-_CLOSE: Final = 0.9
-"""Likeness of two keys of which one is taken for the other misspelt."""
 _SEARCHES: Final = frozenset({"re.match", "re.search", "re.fullmatch", "shutil.which", "os.environ.get", "os.getenv"})
 
 
@@ -89,70 +86,6 @@ def wrapped_another(module: Module, _side: Side) -> Iterator[Place]:
         other = dotted_name(items[0]) if items else ""
         if name and other and other != name and dotted_name(first.targets[0]) == name and len(node.body) == 1:
             yield Place(module.path, first.lineno, f"`{name}` is asked about, and `{other}` is put into a list")
-
-
-def key_misspelt(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `row["lenght"]` in a function that makes `row`, writes `row["length"]`, reads it nowhere and gives `row` to
-    nobody who may add keys."""
-    for function in module.functions():
-        inside = own_nodes(function)
-        written: dict[str, set[str]] = {}
-        for node in inside:
-            if not isinstance(node, ast.Assign) or len(node.targets) > 1 or not isinstance(node.value, ast.Dict):
-                continue
-            literal = [each.value for each in node.value.keys if isinstance(each, ast.Constant)]
-            texts = [each for each in literal if isinstance(each, str)]
-            if len(texts) == len(node.value.keys):
-                written.setdefault(dotted_name(node.targets[0]), set()).update(texts)
-        written.pop("", None)
-        reads = _read(module, function, written) if written else {}
-        for name, keys in written.items():
-            used = reads.get(name, {})
-            unknown = used.keys() - keys
-            unread = sorted(keys - used.keys())
-            for key in sorted(unknown) if len(unknown) <= MOST_MISSPELT else ():
-                close = [each for each in unread if _is_close(each, key)]
-                if len(close) == 1 and not any(_is_close(each, key) for each in keys & used.keys()):
-                    said = f"`{name}` has no `{key!r}`; it has `{close[0]!r}`, which nobody reads"
-                    yield Place(module.path, used[key], said)
-
-
-MOST_MISSPELT: Final = 3
-"""Keys that a function reads and does not write, from which somebody else writes them."""
-
-
-def _read(module: Module, function: Function, written: dict[str, set[str]]) -> dict[str, dict[str, int]]:
-    """Return the keys that are read of each dictionary, with their lines. Keys that are stored are added to `written`,
-    and what is also used otherwise is taken out of it: others may add keys."""
-    reads: dict[str, dict[str, int]] = {}
-    for node in ast.walk(function):
-        name = dotted_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
-        parent = module.parents.get(node)
-        if isinstance(node, ast.Call):  # `self.fill()` and `fill(self)` may change `self.row`
-            told = {dotted_name(each).partition(".")[0] for each in (node.func, *node.args)}
-            for name in [each for each in written if "." in each and each.partition(".")[0] in told]:
-                del written[name]
-            continue
-        if name not in written:
-            continue
-        item = parent if isinstance(parent, ast.Subscript) else None
-        key = item.slice if item is not None else None
-        value = parent.value if isinstance(parent, ast.Assign) else None
-        made = isinstance(value, ast.Dict) and all(isinstance(each, ast.Constant) for each in value.keys)
-        if item is not None and isinstance(key, ast.Constant) and isinstance(key.value, str):
-            if isinstance(item.ctx, ast.Store):
-                written[name].add(key.value)
-            else:
-                reads.setdefault(name, {}).setdefault(key.value, item.value.lineno)
-        elif not made and not isinstance(parent, ast.Return):
-            del written[name]
-    return reads
-
-
-def _is_close(one: str, other: str) -> bool:
-    """Whether two keys differ as a slip does; "part_1" and "part_2" are two keys."""
-    numbered = re.sub(r"\d", "", one) == re.sub(r"\d", "", other)
-    return not numbered and (sorted(one) == sorted(other) or SequenceMatcher(None, one, other).ratio() >= _CLOSE)
 
 
 _PURE: Final = frozenset(
@@ -234,7 +167,6 @@ _ORDERS: Final = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)
 RULES: Final = (
     Rule("half-renamed", Severity.MEDIUM, in_file=half_renamed),
     Rule("wrapped-another", Severity.HIGH, in_file=wrapped_another),
-    Rule("key-misspelt", Severity.HIGH, in_file=key_misspelt),
     Rule("same-twice", Severity.MEDIUM, in_tests=False, in_file=same_twice),
     Rule("never-reached", Severity.MEDIUM, in_tests=False, in_file=never_reached),
     Rule("maybe-missing", Severity.MEDIUM, in_tests=False, in_file=maybe_missing),

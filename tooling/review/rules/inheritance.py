@@ -71,47 +71,6 @@ def _set_below(comparison: Comparison, owner: ast.ClassDef, name: str) -> bool:
     return False
 
 
-def asks_for_another(module: Module, side: Side) -> Iterator[Place]:
-    """Find `if not hasattr(self, "a"): self.b = ...` where nothing sets `a`."""
-    for node in module.nodes(ast.If):
-        for asked in (each for each in ast.walk(node.test) if isinstance(each, ast.UnaryOp)):
-            call = asked.operand
-            if not isinstance(asked.op, ast.Not) or not isinstance(call, ast.Call) or last_name(call.func) != "hasattr":
-                continue
-            name = call.args[1].value if len(call.args) == 2 and isinstance(call.args[1], ast.Constant) else ""
-            targets = [each for one in node.body if isinstance(one, ast.Assign) for each in one.targets]
-            set_there = {each.attr for each in targets if isinstance(each, ast.Attribute)}
-            # What another object has is not ours to say: `if not hasattr(tokenizer, "x"): tokenizer.plain = True`
-            own = [call.args[0], *(each.value for each in targets if isinstance(each, ast.Attribute))] if name else []
-            same = bool(own) and all(ast.unparse(each) == "self" for each in own)
-            if not isinstance(name, str) or name.startswith("__") or not same or not set_there or name in set_there:
-                continue
-            modules = [each for path in side.grep([name], "*.py") if (each := side.module(path)) is not None]
-            known = any(name in each.bindings for each in modules)
-            if not known and not any(each.attr == name for one in modules for each in one.nodes(ast.Attribute)):
-                yield Place(
-                    module.path, node.lineno, f"asks for `{name}`, which nothing sets, and sets `{min(set_there)}`"
-                )
-
-
-def base_skipped(module: Module, side: Side) -> Iterator[Place]:
-    """Find `NAMES = Grand.NAMES + [...]` in a class whose own base has other NAMES."""
-    for owner in module.nodes(ast.ClassDef):
-        bases = {ast.unparse(each).partition("[")[0] for each in owner.bases}
-        for node in owner.body:
-            value = node.value if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-            first = value.left if isinstance(value, ast.BinOp) else None
-            name = last_name(node.targets[0]) if value is not None and isinstance(node, ast.Assign) else ""
-            if not isinstance(first, ast.Attribute) or first.attr != name or not bases:
-                continue
-            taken = ast.unparse(first.value)
-            if taken in bases or taken == owner.name or not isinstance(first.value, ast.Name):
-                continue
-            if inherited(side, module, owner, name):
-                said = f"`{name}` extends that of `{taken}`; what `{min(bases)}` added is lost"
-                yield Place(module.path, node.lineno, said)
-
-
 def parameter_ignored(module: Module, _side: Side) -> Iterator[Place]:
     """Find a method that leaves a parameter out which the same method of all its siblings in the file uses."""
     alike: dict[tuple[str, str], list[tuple[ast.ClassDef, Function]]] = {}
@@ -179,8 +138,6 @@ def super_without_self(module: Module, _side: Side) -> Iterator[Place]:
 RULES: Final = (
     Rule("super-without-self", Severity.HIGH, in_file=super_without_self),
     Rule("attribute-no-longer-set", Severity.HIGH, in_change=no_longer_set),
-    Rule("asks-for-another", Severity.HIGH, in_file=asks_for_another),
-    Rule("base-skipped", Severity.HIGH, in_file=base_skipped),
     Rule("sync-override", Severity.HIGH, in_file=sync_override),
     Rule("parameter-ignored", Severity.LOW, in_tests=False, in_file=parameter_ignored),
 )

@@ -75,7 +75,6 @@ def class_attribute_filled(module: Module, _side: Side) -> Iterator[Place]:
 
 _NUMBERS: Final = re.compile(r"\bitem\(|detach|\bfloat\(|tolist")
 _WITHOUT_GRAPH: Final = re.compile(r"no_grad|inference_mode|set_grad_enabled")
-_ZEROED: Final = re.compile(r"grad\w*(\.data)?\.zero_\(|\.grad\s*=\s*None|zero_grad")
 
 
 def graph_kept(module: Module, _side: Side) -> Iterator[Place]:
@@ -105,20 +104,6 @@ def graph_kept(module: Module, _side: Side) -> Iterator[Place]:
                     yield Place(module.path, node.lineno, said)
 
 
-def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
-    """Find a loop with `loss.backward()` and `optimizer.step()` in a file that never sets gradients to zero."""
-    if "backward()" not in module.text or _ZEROED.search(module.text):
-        return
-    loops: list[ast.For | ast.While] = [*module.nodes(ast.For), *module.nodes(ast.While)]
-    for loop in loops:
-        inside = [each for one in loop.body for each in (one, *own_nodes(one))]
-        calls = [each.func for each in inside if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute)]
-        steps = [each for each in calls if each.attr == "step" and "optim" in last_name(each.value).lower()]
-        if steps and any(each.attr == "backward" for each in calls):
-            said = f"nothing sets the gradients to zero: `{ast.unparse(steps[0])}` takes the sum of all steps"
-            yield Place(module.path, steps[0].lineno, said)
-
-
 def base_not_initialised(module: Module, _side: Side) -> Iterator[Place]:
     """Find an `__init__` that sets attributes of a module, thread or handler whose own `__init__` is never called."""
     for owner in module.nodes(ast.ClassDef):
@@ -136,6 +121,5 @@ def base_not_initialised(module: Module, _side: Side) -> Iterator[Place]:
 RULES: Final = (
     Rule("class-attribute-filled", Severity.HIGH, in_file=class_attribute_filled),
     Rule("graph-kept", Severity.HIGH, in_file=graph_kept),
-    Rule("gradients-kept", Severity.HIGH, in_tests=False, in_file=gradients_kept),
     Rule("base-not-initialised", Severity.HIGH, in_file=base_not_initialised),
 )

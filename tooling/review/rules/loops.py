@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes
+from tooling.python.module import last_name, own_nodes
 from tooling.python.source import dotted_name
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.conditions import stored
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 _GROWS: Final = frozenset({"append", "extend", "add", "update", "insert"})
 _OF_ALL: Final = frozenset({"mean", "std", "var", "max", "min", "sum", "norm", "amax", "amin", "median"})
-_PICKS: Final = frozenset({"max", "min", "choice"})
 
 
 def stride_twice(module: Module, _side: Side) -> Iterator[Place]:
@@ -177,87 +176,9 @@ def _aggregate(value: ast.expr, name: str) -> ast.expr | None:
     return None
 
 
-def first_of_nothing(module: Module, _side: Side) -> Iterator[Place]:
-    """Find an item, or a number of items less one, of a list that the lines above made empty."""
-    for function in module.functions():
-        inside = own_nodes(function)
-        # Another function may fill what it shares.
-        shared = {name for each in inside if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
-        inner = [each for each in inside if isinstance(each, Function | ast.Lambda)]
-        shared |= {each.id for one in inner for each in ast.walk(one) if isinstance(each, ast.Name)}
-        for owner in (function, *inside):
-            block = getattr(owner, "body", None)
-            empty: dict[str, set[str]] = {}
-            for statement in block if isinstance(block, list) else ():
-                if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Return):
-                    empty.clear()
-                    continue
-                found = _picked(statement, empty) if empty else None
-                if found is not None:
-                    said = f"`{found[0]}` is empty here: `{ast.unparse(found[1])}`"
-                    yield Place(module.path, found[1].lineno, said)
-                targets = statement.targets if isinstance(statement, ast.Assign) else []
-                name = dotted_name(targets[0] if len(targets) == 1 else getattr(statement, "target", None))
-                root = name.partition(".")[0]
-                if name and root not in shared and isinstance(statement.value, ast.List) and not statement.value.elts:
-                    empty.setdefault(root, set()).add(name)
-
-
-def _picked(statement: ast.stmt, empty: dict[str, set[str]]) -> tuple[str, ast.expr] | None:
-    """Return the name and the first use in a statement that needs an item of an empty list. Lists that the statement
-    mentions, or may fill, are taken out.
-
-    empty: names by their first part, {"self": {"self.rows"}, "out": {"out"}}.
-    """
-    nodes = list(ast.walk(statement))
-    for node in nodes:
-        if isinstance(node, ast.Await | ast.Yield | ast.YieldFrom):
-            for root in [each for each in empty if empty[each] != {each}]:
-                del empty[root]
-        elif isinstance(node, ast.Call):
-            given = [dotted_name(each) for each in (*node.args, *(word.value for word in node.keywords))]
-            for name in (dotted_name(node.func), *given):
-                root = name.partition(".")[0]
-                # `self.load()` and `load(self)` may fill `self.rows`; `len(self.rows)` does not.
-                if name not in empty.get(root, ()):
-                    empty.pop(root, None)
-    found = None
-    waiting: list[ast.AST] = [statement] if empty else []
-    for node in waiting:  # grows while it is read
-        if isinstance(node, _PERHAPS):
-            continue
-        waiting.extend(ast.iter_child_nodes(node))
-        needed = _needed(node)
-        name = dotted_name(needed)
-        if found is None and isinstance(node, ast.expr) and name in empty.get(name.partition(".")[0], ()):
-            found = (name, node)
-    for node in nodes if empty else ():
-        name = dotted_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
-        if name:
-            empty.get(name.partition(".")[0], set()).discard(name)
-    return found
-
-
-_PERHAPS: Final = (ast.BoolOp, ast.DictComp, ast.GeneratorExp, ast.IfExp, ast.Lambda, ast.ListComp, ast.SetComp)
-"""What is inside of these may be evaluated only where there is something, later, or never."""
-
-
-def _needed(node: ast.AST) -> ast.expr | None:
-    """Return `x` of `x[0]`, of `len(x) - 1` and of `max(x)`."""
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and not isinstance(node.slice, ast.Slice):
-        return node.value
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and isinstance(node.left, ast.Call):
-        less = isinstance(node.right, ast.Constant) and node.right.value == 1
-        return node.left.args[0] if less and last_name(node.left.func) == "len" and node.left.args else None
-    if not isinstance(node, ast.Call) or last_name(node.func) not in _PICKS or node.keywords:
-        return None
-    return node.args[0] if len(node.args) == 1 else None
-
-
 RULES: Final = (
     Rule("stride-twice", Severity.HIGH, in_file=stride_twice),
     Rule("bound-moved", Severity.HIGH, in_file=bound_moved),
     Rule("changed-while-iterating", Severity.MEDIUM, in_file=changed_while_iterating),
     Rule("reference-rewritten", Severity.HIGH, in_file=reference_rewritten),
-    Rule("first-of-nothing", Severity.HIGH, in_file=first_of_nothing),
 )

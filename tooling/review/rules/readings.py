@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, own_nodes
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.rules.command_lines import is_message
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 _MAY_BE_ZERO: Final = re.compile(r"^(temperature|reward|score|seed|rank|local_rank|rewards?_score)$")
 _GLOBAL_RANK: Final = re.compile(r"^(global_rank|process_index|get_rank|get_global_rank)$")
 _TESTS: Final = (ast.If, ast.IfExp, ast.While, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Assert, ast.Match)
-_DOUBLED: Final = re.compile(r"\b(a|an|and|are|from|of|or|the|to|with) \1\b")
 
 
 def version_as_text(module: Module, _side: Side) -> Iterator[Place]:
@@ -37,32 +35,6 @@ def version_as_text(module: Module, _side: Side) -> Iterator[Place]:
         named = [module.dotted(each) for each in plain if last_name(each) == "__version__"]
         if ordered and texts and named and (made or "torch.__version__" not in named):
             yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` compares letters, not versions")
-
-
-def text_of_none(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `str(x.y) or ""`, and `f(path=str(path))` of a parameter that is None unless it is given."""
-    for either in module.nodes(ast.BoolOp):
-        first, last = either.values[0], either.values[-1]
-        if not isinstance(either.op, ast.Or) or not isinstance(first, ast.Call) or not _is_str(first):
-            continue
-        of = first.args[0]
-        # An empty text replaces nothing but None. Others replace empty texts: `str(error) or type(error).__name__`.
-        looked_up = isinstance(of, ast.Call) and last_name(of.func) == "get" and len(of.args) == 1
-        empty = isinstance(last, ast.Constant) and last.value == "" and not isinstance(of, ast.Name)
-        if looked_up or empty:
-            said = f"`{ast.unparse(first)}` is the text 'None' where there is nothing: what follows `or` is never taken"
-            yield Place(module.path, either.lineno, said)
-    for function in module.functions():
-        pairs = defaults_of(function.args)
-        maybe = {name for name, default in pairs if isinstance(default, ast.Constant) and default.value is None}
-        for name in sorted(maybe) if "str(" in module.text else ():
-            uses = [each for each in ast.walk(function) if isinstance(each, ast.Name) and each.id == name]
-            texts = [each for each in uses if _is_keyword_text(module, each)]
-            others = [each for each in uses if each not in texts]
-            asked = any(isinstance(module.parents.get(each), _TESTS) for each in others)
-            if texts and not asked and not any(isinstance(each.ctx, ast.Store) for each in others):
-                said = f"`str({name})` is the text 'None' unless `{name}` is given"
-                yield Place(module.path, texts[0].lineno, said)
 
 
 def defaults_of(spec: ast.arguments) -> list[tuple[str, ast.expr | None]]:
@@ -111,13 +83,6 @@ def _class_made(module: Module, stored: ast.expr) -> str:
 
 def _is_str(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id == "str" and len(call.args) == 1
-
-
-def _is_keyword_text(module: Module, node: ast.Name) -> bool:
-    """Whether it is `name` of `f(key=str(name))`, and nothing around it asks whether it is there."""
-    call = module.parents.get(node)
-    plain = isinstance(call, ast.Call) and _is_str(call) and isinstance(module.parents.get(call), ast.keyword)
-    return plain and not any(isinstance(each, ast.IfExp | ast.BoolOp) for each in module.around(node))
 
 
 def zero_as_missing(module: Module, _side: Side) -> Iterator[Place]:
@@ -178,15 +143,6 @@ _WORDS: Final = 3
 """Words on both sides from which a string is taken for a sentence."""
 
 
-def doubled_word(module: Module, _side: Side) -> Iterator[Place]:
-    """Find "the the" in a message."""
-    for node in module.nodes(ast.Constant):
-        text = node.value if isinstance(node.value, str) and "\n" not in node.value else ""
-        found = _DOUBLED.search(text)
-        if found is not None and is_message(module, node):
-            yield Place(module.path, node.lineno, f"{found[0]!r} in a message")
-
-
 def lazy_at_end(module: Module, side: Side) -> Iterator[Place]:
     """Find a pattern that ends in a group `(.+?)` or `(.*?)`: it takes one character, or none, whatever follows."""
     for call in module.nodes(ast.Call):
@@ -212,9 +168,7 @@ _LAZY: Final = re.compile(r"(?<!\\)\((?:\?P<\w+>|(?!\?))(?:[^()\\]|\\.)*?\.[+*]\
 RULES: Final = (
     Rule("lazy-at-end", Severity.MEDIUM, in_file=lazy_at_end),
     Rule("version-as-text", Severity.HIGH, in_file=version_as_text),
-    Rule("text-of-none", Severity.MEDIUM, in_file=text_of_none),
     Rule("zero-as-missing", Severity.MEDIUM, in_tests=False, in_file=zero_as_missing),
     Rule("global-rank-as-device", Severity.HIGH, in_file=global_rank_as_device),
     Rule("strings-run-together", Severity.LOW, in_tests=False, in_file=strings_run_together),
-    Rule("doubled-word", Severity.LOW, in_tests=False, in_file=doubled_word),
 )
