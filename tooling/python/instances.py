@@ -142,7 +142,7 @@ def _reads(call: ast.Call, function: str, wanted: str, receiver: str) -> bool:
 def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassTable:
     """Facts of one class. `first_line`: what line the block that was parsed begins at, in the file."""
     attributes: dict[str, list[tuple[str, str, str, int]]] = {}
-    dynamic, by_values = "", False
+    dynamic = ""
     for method in methods_in(node.body):
         decorators = {dotted_name(decorator) for decorator in method.decorator_list}
         parameters = method.args.posonlyargs + method.args.args
@@ -154,9 +154,8 @@ def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassTable:
         computed, complete = computed_names(method, receiver)
         for name, line in computed:
             attributes.setdefault(name, []).append(("", "", method.name, line + first_line - 1))
-        if not dynamic and (dynamic := _dynamic(method, receiver, complete)):
-            by_values = not complete
-    return ClassTable(attributes, dynamic, by_values)
+        dynamic = dynamic or _dynamic(method, receiver, complete)
+    return ClassTable(attributes, dynamic)
 
 
 def _assigned(method: FunctionNode, receiver: str, lines: Lines) -> Iterator[tuple[str, str, str, int]]:

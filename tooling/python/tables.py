@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 21
+SCHEMA = 22
 """Counts up whenever the meaning of kept facts changes."""
 
 
@@ -128,9 +128,7 @@ class ClassTable(NamedTuple):
     attributes: dict[str, list[tuple[str, str, str, int]]]
     """Attributes set on `self`: (source, annotation, method, line)."""
     dynamic: str
-    """Why instances may have more attributes than stand here."""
-    by_values: bool = False
-    """Whether that is since they get one for each of what they are given."""
+    """Why instances may have more attributes than stand here: they get one for each of what they are given."""
 
 
 def freeze_table(table: ModuleTable) -> Any:

@@ -326,7 +326,7 @@ class Members:
             return Gap(f"{symbol.dotted} has a {hook}", Provider.HOOK)
         instance = self.store.instance(located.table, located.binding)
         if instance.dynamic:
-            return Gap(f"{symbol.dotted}.{instance.dynamic}", Provider.VALUES if instance.by_values else None)
+            return Gap(f"{symbol.dotted}.{instance.dynamic}", Provider.VALUES)
         simple = symbol.name
         if any(target == simple and attribute == "*" for target, attribute, _, _ in located.table.patches):
             return Gap(f"{symbol.dotted} gets attributes with computed names")

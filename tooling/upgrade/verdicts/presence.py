@@ -21,6 +21,7 @@ from tooling.python.access_paths import (
     Unknown,
     spelled,
 )
+from tooling.python.conditions import describe
 from tooling.python.operations import literal
 from tooling.python.symbols.calls import misfit
 from tooling.python.symbols.symbol import Definite, Found, Instance, Open, Provider, SymbolKind, Values
@@ -210,16 +211,24 @@ def lost_members(case: JudgedUse) -> Iterator[UseProblem]:
 
 
 def lost_keys(case: JudgedUse) -> Iterator[UseProblem]:
-    """A key that a typed dictionary no longer has: `usage["total"]`. What is in it at run time is not shown by that."""
+    """A key that a typed dictionary or a table no longer has: `usage["total"]`, `up.DEFAULTS["lr"]`. What is in it at
+    run time is not shown by that."""
     key = _KEY.search(case.use.symbol_text)
     if case.use.action is not Action.SUBSCRIPT or key is None:
         return
+    if any(key[1] in describe(each) for each in case.use.conditions):
+        return  # `if "lr" in up.DEFAULTS:`
     before, after = case.old.value(case.use.target), case.new.value(case.target_after)
     sides = [side.types if side is not None and not side.open else () for side in (before, after)]
     kinds = [side[0].symbol if len(side) == 1 and isinstance(side[0], Instance) else None for side in sides]
-    if kinds[0] is None or kinds[1] is None:
+    named = [side.found[0].symbol for side in (case.before, case.after) if len(side.found) == 1]
+    tables = [table for each in named if isinstance(table := literal(each.value or ""), dict)]
+    if len(tables) == 2:
+        (had, has), kinds = tables, named
+    elif kinds[0] is None or kinds[1] is None:
         return
-    had, has = case.old.fields.names(kinds[0]), case.new.fields.names(kinds[1])
+    else:
+        had, has = case.old.fields.names(kinds[0]), case.new.fields.names(kinds[1])
     if has is not None and key[1] in (had or ()) and key[1] not in has:
         yield case.problem(
             FindingKind.REMOVED,
