@@ -94,6 +94,8 @@ class ClientMethod:
     """By something other than the bindings: the signature may differ."""
     passes_on: bool = False
     """Whether it gives what the method of the base class gives, whatever that is."""
+    called: bool = False
+    """Whether its file calls a method of that name."""
 
 
 class Action(StrEnum):

@@ -256,8 +256,11 @@ def speaks_of(store: TreeStore, word: str) -> bool:
 
 
 def reads_name(store: TreeStore, name: str) -> bool:
-    """Whether code of a release reads a name or asks for it by a string; to define, import or export it is not to."""
-    word = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b")
+    """Whether code of a release reads a name, or asks for it by a string or a part of one, as in `f"on_{event}"`; to
+    define, import or export it is not to."""
+    parts = name.split("_")
+    asked = {name, *("_".join(parts[:end]) + "_" for end in range(1, len(parts))), f"_{parts[-1]}"} - {"_", "__"}
+    word = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b|[\"'}](?:%b)[\"'{]" % "|".join(asked).encode())
     files = (path for path in store.source.files() if not path.endswith(".pyi"))
     naming = [data for data in map(store.source.read, files) if word.search(data)]
     trees = [parsed(data) for data in naming[:MOST_FILES]]
@@ -266,8 +269,10 @@ def reads_name(store: TreeStore, name: str) -> bool:
         node = pending.pop()
         if isinstance(node, ast.Assign) and dotted_name(node.targets[0]) == "__all__":
             continue
-        named = getattr(node, "attr", getattr(node, "id", getattr(node, "value", None)))
-        if named == name and (isinstance(node, ast.Constant) or isinstance(getattr(node, "ctx", None), ast.Load)):
+        named = getattr(node, "attr", getattr(node, "id", None))
+        if named == name and isinstance(getattr(node, "ctx", None), ast.Load):
+            return True
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in asked:
             return True
         pending.extend(children(node))
     return len(naming) > MOST_FILES

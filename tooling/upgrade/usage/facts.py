@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SCHEMA = 28
+SCHEMA = 29
 """Part of the cache's key; raised with each change of what facts are."""
 
 UNKNOWN = 0
@@ -100,6 +100,11 @@ class FileFacts:
     mentions: dict[str, dict[tuple[int, int], int]] = field(default_factory=dict)
     """By function of the module: line and column of each place that reads its name, and its context."""
     problem: str = ""
+
+    def given(self, function: FunctionFacts) -> list[Node]:
+        """What a function returns, whatever stands around that."""
+        rows = [self.nodes[number] for number in function.returns]
+        return [self.nodes[row[1]] if row[0] == "guarded" else row for row in rows]
 
 
 def pack(facts: FileFacts) -> bytes:

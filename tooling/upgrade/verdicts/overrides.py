@@ -55,7 +55,7 @@ def drifts(case: JudgedUse) -> Iterator[UseProblem]:
         if not absences and case.after.open and not case.new.member_names().get(target.name):  # nobody defines it
             absences = [Absent(case.before.found[0].receiver, target.name)]
         for absent in absences[:1]:
-            yield from _lost(case, target.name, absent)
+            yield from _lost(case, method, target.name, absent)
     for before, after in case.pairs():
         yield from _changed(case, method, before.symbol, after.symbol)
 
@@ -120,13 +120,14 @@ def _abstract(upstream: Upstream, symbol: Symbol) -> dict[str, Symbol]:
     return names
 
 
-def _lost(case: JudgedUse, name: str, absent: Absent) -> Iterator[UseProblem]:
-    if not case.old.reads_name(name):
-        return  # only the repository ever called it
+def _lost(case: JudgedUse, method: ClientMethod, name: str, absent: Absent) -> Iterator[UseProblem]:
+    never_called = not case.old.reads_name(name)
+    if never_called and method.called and not case.new.member_names().get(name):
+        return  # only the repository calls it, as before
     explained = case.explain(absent)
     replacement = explained[1] if explained else None
     called = _refers(case.old, case.before.found[0].receiver, name)
-    silent_loss = not (_refers(case.new, absent.container, name) if called else case.new.reads_name(name))
+    still = _refers(case.new, absent.container, name) if called else never_called or case.new.reads_name(name)
     undefined = bool(case.after.beside) or not case.new.member_names().get(name)
     if not case.after.closed and not undefined:
         return  # a base class that is not known may still have it, and call it
@@ -138,7 +139,7 @@ def _lost(case: JudgedUse, name: str, absent: Absent) -> Iterator[UseProblem]:
         f"{absent.container} has no {name} any more: nobody calls this override{whom}{advice}",
         before=case.before.found[0].symbol,
         new=evidence_of_absence(absent),
-        whole=silent_loss and case.after.closed,
+        whole=not still and case.after.closed,
         replacement=replacement,
         fixable=False,
         cause=f"{absent.container}.{name}",

@@ -338,6 +338,7 @@ def override(name: str, *parameters: str, **more) -> Use:
         binding="method",
         is_async=False,
         decorated=more.get("decorated", False),
+        called=more.get("called", False),
     )
     return use(Action.OVERRIDE, Attribute(Name("up.Trainer"), name), 2, method=method)
 
@@ -353,8 +354,10 @@ def test_a_decorated_override_may_take_more_than_it_shows() -> None:
     assert finding.severity is AuditSeverity.WARNING
 
 
-def test_an_override_of_a_lost_helper_that_the_package_never_called_is_as_before() -> None:
-    assert judged(override("helper"), compared(HOOKS_OLD, HOOKS_NEW)) == []
+@pytest.mark.parametrize(("called", "severities"), [(True, []), (False, [AuditSeverity.WARNING])])
+def test_an_override_of_a_lost_helper_that_only_the_repository_calls_is_as_before(called, severities) -> None:
+    found = judged(override("helper", called=called), compared(HOOKS_OLD, HOOKS_NEW))
+    assert [finding.severity for finding in found] == severities
 
 
 @pytest.mark.parametrize(

@@ -604,7 +604,8 @@ class Emitter:
     def _method(self, path: str, given: dict[str, Any]) -> ClientMethod | None:
         """Shape of an overriding method, or of the function that is assigned over a package's."""
         if "method" in given:
-            return self._shape(OwnFunction(path, given["method"]))
+            called = re.search(rb"\.%b\b" % given["name"].encode(), self._store.checkout.content(path))
+            return replace(self._shape(OwnFunction(path, given["method"])), called=called is not None)
         if given.get("value"):
             found = self._link.value(path, given["value"])
             if len(found) == 1 and isinstance(found[0].value, OwnFunction):
@@ -621,15 +622,14 @@ class Emitter:
         return self._shape(value) if isinstance(value, OwnFunction) else None
 
     def _shape(self, function: OwnFunction) -> ClientMethod:
-        facts = self._store.facts(function.path).functions[function.qualname]
+        file = self._store.facts(function.path)
+        facts, nodes = file.functions[function.qualname], file.nodes
         signature = Signature(tuple(Parameter(*row) for row in facts.parameters))
         binding = "method" if facts.binding == "function" else facts.binding
         last = function.qualname.rpartition(".")[2]
-        nodes = self._store.facts(function.path).nodes
         inherited = ("attr", nodes.index(("super", facts.owner)) if ("super", facts.owner) in nodes else -1, last)
-        passes_on = bool(facts.returns) and all(
-            nodes[each][0] == "call" and nodes[nodes[each][1]] == inherited for each in facts.returns
-        )
+        given = file.given(facts)
+        passes_on = bool(given) and all(row[0] == "call" and nodes[row[1]] == inherited for row in given)
         return ClientMethod(signature, binding, facts.is_async, bool(facts.decorators), passes_on)
 
     # ------------------------------------------------------------------------------------------------------- guards

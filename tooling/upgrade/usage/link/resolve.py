@@ -329,7 +329,7 @@ class Resolver:
         for each in own:
             facts = self._store.facts(each.path)
             method = facts.functions.get(facts.classes[each.qualname].methods.get("__getattr__", ""))
-            asked = [facts.nodes[number] for number in method.returns] if method is not None else []
+            asked = facts.given(method) if method is not None else []
             found = [self.attribute(self.value(each.path, row[1]), name) for row in asked if row[0] == "named"]
             if found:
                 return [
@@ -432,9 +432,9 @@ class Resolver:
                 if parameters and (first := ("arg", each.value.qualname, parameters[0][0])) in facts.nodes
                 else None
             )
-            inner = [facts.nodes[number] for number in facts.functions[each.value.qualname].returns]
+            inner = facts.given(facts.functions[each.value.qualname])
             made = [facts.functions[row[1]] for row in inner if row[0] == "own" and row[1] in facts.functions]
-            given = [facts.nodes[number] for one in made for number in one.returns]
+            given = [row for one in made for row in facts.given(one)]
             given = [facts.nodes[row[1]] if row[0] == "await" else row for row in given]
             if not given or len(made) < len(inner) or any(row != called for row in given):
                 return False

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tooling.python.condition_reader import RETURNS
 from tooling.python.function_bodies import skips
+from tooling.python.module import last_name
 from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.containers import put
@@ -415,8 +416,9 @@ class StatementReader:
 
     def returned(self, node: ast.Return) -> Exits:
         """`return value`."""
-        frame = self.walk.frame
-        frame.returns.append(self.expressions.expression(node.value) if node.value is not None else NONE)
+        value = self.expressions.expression(node.value) if node.value is not None else NONE
+        inside = self.walk.attempts or self.walk.conditions
+        self.walk.frame.returns.append(self.expressions.guarded(value) if inside else value)
         return True
 
     def raised(self, node: ast.Raise) -> Exits:
@@ -509,7 +511,7 @@ class StatementReader:
         number = self.walk.next_try()
         handlers = [self._caught(handler) for handler in node.handlers]
         reraises = bool(node.handlers) and all(
-            any(isinstance(statement, ast.Raise) and not skips(statement) for statement in one.body)
+            any(isinstance(each, ast.Raise) and not skips(each) and not self._is_answered(each) for each in one.body)
             for one, names in zip(node.handlers, handlers, strict=True)
             if _LOOKUPS.intersection(names)
         )
@@ -541,6 +543,12 @@ class StatementReader:
         elif len(going) == 1 and not ends[0][0] and node.handlers and all(map(_gives_up, node.handlers)):
             self.walk.attempts = (*self.walk.attempts, worked)  # it goes on only if the body did not fail
         return self.block(node.finalbody) or all(end for end, _, _ in ends)
+
+    def _is_answered(self, node: ast.Raise) -> bool:
+        """Whether the file catches what is raised: an exception of its own that stands for something missing."""
+        name = last_name(getattr(node.exc, "func", node.exc))
+        caught = re.compile(rf"except\b[^\n:]*\b{name}\b") if name and not self.walk.is_builtin(name) else None
+        return caught is not None and caught.search(self.walk.lines.text) is not None
 
     def _caught(self, handler: ast.ExceptHandler) -> tuple[Any, ...]:
         """What a handler catches: names of builtins, or values. Uses of packages in it are noted."""
