@@ -386,7 +386,8 @@ class Emitter:
         if action == "call" and any(self._link.lineage(each).foreign for each in own):
             evidence = evidence or "a base class that is not known here may take it"
         for targets, guards in self._targets(path, action, row[3], alternatives):
-            use = replace(self._use(path, row, targets, guards), evidence=evidence)
+            use = self._use(path, row, targets, guards)
+            use = replace(use, evidence=evidence or use.evidence)
             if fields:  # of what makes a class with further fields only keywords that are none of these can be judged
                 given = use.arguments.given if use.arguments is not None else ()
                 kept = tuple(one for one in given if one.name is not None and one.name not in fields)
@@ -568,6 +569,7 @@ class Emitter:
             awaited=given.get("awaited"),
             count=given.get("count"),
             own=self._own_names(OwnClass(path, given["owner"])) if "owner" in given else frozenset(),
+            evidence=given.get("evidence", ""),
             operation=given.get("operation", ""),
             other=given.get("other", ""),
             evaluated=stands[4],

@@ -129,13 +129,14 @@ class ExpressionReader:
             self.walk.emit("read", node, value)
         return value
 
-    def constant(self, node: ast.Constant, read: bool) -> int:
-        """None, or perhaps a dotted string."""
+    def constant(self, node: ast.Constant, read: bool, *, alone: bool = False) -> int:
+        """None, or perhaps a dotted string. alone: it stands in a mapping, and no other of that package does."""
         if node.value is None:
             return NONE
         text = node.value
         if read and isinstance(text, str) and len(text) < _STRING_LIMIT and _DOTTED.fullmatch(text):
-            self.walk.emit("string", node, self.walk.node("import", text.replace(":", ".")))
+            doubt = {"evidence": "if the text is a name"} if alone and text.count(".") == 1 else {}
+            self.walk.emit("string", node, self.walk.node("import", text.replace(":", ".")), **doubt)
         return UNKNOWN
 
     def await_(self, node: ast.Await, read: bool) -> int:
@@ -411,7 +412,14 @@ class ExpressionReader:
         for key in node.keys:
             if key is not None and not isinstance(key, ast.Constant):  # what a text files under itself is not looked up
                 self.operate(node, self.expression(key), "__hash__")
-        values = [self.expression(value) for value in node.values]
+        roots = [str(getattr(value, "value", "")).partition(".")[0] for value in node.values]
+        targets = [isinstance(key, ast.Constant) and key.value == "_target_" for key in node.keys]
+        values = [
+            self.constant(value, True, alone=roots.count(root) == 1 and not target)
+            if isinstance(value, ast.Constant)
+            else self.expression(value)
+            for value, root, target in zip(node.values, roots, targets, strict=True)
+        ]
         for key, value in zip(node.keys, values, strict=True):
             if key is None:
                 self.operate(node, value, MAPPED)
