@@ -283,6 +283,7 @@ RIGHT: dict[str, list[str]] = {
         f"{STEP}        loss = loss.detach()\n        total += loss\n",
         f"{STEP}        loss = float(loss)\n        total += loss\n",
         f"import torch\n\n\n{STEP}        with torch.no_grad():\n            total += loss\n",
+        f"{STEP}        total += loss\n        if full:\n            log(total)\n            total = 0\n",
     ],
     "base-not-initialised": [
         "from torch import nn\n\n\nclass A(nn.Module):\n    def __init__(self):\n        self.start()\n"

@@ -80,6 +80,7 @@ _WITHOUT_GRAPH: Final = re.compile(r"no_grad|inference_mode|set_grad_enabled")
 def graph_kept(module: Module, _side: Side) -> Iterator[Place]:
     """Find `total += loss` in the loop that calls `loss.backward()`, with nothing that leaves the graph behind."""
     loops: list[ast.For | ast.While] = [*module.nodes(ast.For), *module.nodes(ast.While)]
+    said: set[ast.AST] = set()
     for loop in loops:
         inside = [each for one in loop.body for each in (one, *own_nodes(one))]
         backward = {
@@ -90,18 +91,17 @@ def graph_kept(module: Module, _side: Side) -> Iterator[Place]:
         }
         for node in inside if backward else ():
             if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and isinstance(node.value, ast.Name):
-                name = node.value.id
-                numbers = any(
-                    isinstance(each, ast.Assign)
-                    and last_name(each.targets[0]) == name
-                    and _NUMBERS.search(ast.unparse(each.value))
-                    for each in inside
-                )
+                name, total = node.value.id, ast.unparse(node.target)
+                stores = [each for each in inside if isinstance(each, ast.Assign)]
+                numbers = [each for each in stores if last_name(each.targets[0]) == name]
+                cut = any(_NUMBERS.search(ast.unparse(each.value)) for each in numbers)
+                # A total that starts afresh in the loop holds the graphs of a few steps only.
+                cut = cut or any(ast.unparse(each.targets[0]) == total for each in stores)
                 around = [part for each in module.around(node) if isinstance(each, ast.With) for part in each.items]
-                numbers = numbers or any(_WITHOUT_GRAPH.search(ast.unparse(each)) for each in around)
-                if name in backward and last_name(node.target) not in backward and not numbers:
-                    said = f"`{ast.unparse(node.target)}` keeps the graph of every `{name}`"
-                    yield Place(module.path, node.lineno, said)
+                cut = cut or any(_WITHOUT_GRAPH.search(ast.unparse(each)) for each in around)
+                if name in backward and last_name(node.target) not in backward and not cut and node not in said:
+                    said.add(node)
+                    yield Place(module.path, node.lineno, f"`{total}` keeps the graph of every `{name}`")
 
 
 def base_not_initialised(module: Module, _side: Side) -> Iterator[Place]:
