@@ -321,7 +321,11 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(module.path, function.lineno, said)
             continue
         told = ast.get_docstring(function) or ""
-        if "torch.no_grad()" in told and not re.search(r"\bmust|should|caller|under", told):
+        if (
+            "torch.no_grad()" in told
+            and "torch" in module.imported
+            and not re.search(r"\bmust|should|caller|under", told)
+        ):
             said = f"`{function.name}` says that it runs without gradients, and does not"
             yield Place(module.path, function.lineno, said)
         runs = next((each for each in calls if _MODEL.match(last_name(each.func))), None)
@@ -346,16 +350,30 @@ _TENSORS: Final = re.compile(
     r"\btorch\.|\.(?:to|copy_|mul_|add_|detach|clone)\(|logits|param|tensor|generate\(|save_pretrained"
 )
 _OTHERWISE: Final = frozenset(
-    {"backward", "config", "eval", "evaluate", "fn", "forward", "grad", "init", "log", "loss", "name", "path", "ref"}
-    | {"server", "setup", "shape", "size", "test", "train", "training"}
+    {
+        "backward",
+        "build",
+        "config",
+        "create",
+        "eval",
+        "evaluate",
+        "fn",
+        "forward",
+        "grad",
+        "init",
+        "log",
+        "loss",
+        "name",
+    }
+    | {"of", "path", "ref", "save", "server", "setup", "shape", "size", "test", "train", "training"}
 )
 """Words by which the names of functions differ of which one may well need gradients."""
 _ANY_VERB: Final = frozenset({"do", "get", "init", "load", "make", "on", "run", "save", "set", "step", "update"})
 
 
 def _is_twin(module: Module, one: Function, other: Function) -> bool:
-    """Whether two functions of one scope are called alike but for a word, or one like the first words of the other:
-    `load_optimizer` and `offload_optimizer`, `evaluate` and `evaluate_step_wise`."""
+    """Whether two functions of one scope are called alike but for a word, or look at a model both: `load_optimizer` and
+    `offload_optimizer`, `evaluate` and `evaluate_step_wise`."""
     if module.parents.get(one) is not module.parents.get(other) or one.name.startswith("__"):
         return False
     short, long = sorted((each.name.strip("_").split("_") for each in (one, other)), key=len)
@@ -364,7 +382,8 @@ def _is_twin(module: Module, one: Function, other: Function) -> bool:
         return False
     if len(short) == len(long):
         return len(differ) == 2 and not differ & _OTHERWISE
-    return (not differ or long[-len(short) :] == short) and not (set(long) - set(short)) & _OTHERWISE
+    looks = _LOOKS.search(one.name) and _LOOKS.search(other.name)
+    return bool(looks) and not differ and not (set(long) - set(short)) & _OTHERWISE
 
 
 def _mentions(nodes: Sequence[ast.AST], names: frozenset[str]) -> bool:
