@@ -287,7 +287,7 @@ def parameters(function: Function | ast.Lambda) -> list[str]:
     return [each.arg for each in named]
 
 
-def last_name(node: ast.expr) -> str:
+def last_name(node: ast.expr | None) -> str:
     """Return the last part of a name: "join" of `self.thread.join`."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import (
     Attribute,
@@ -220,15 +220,14 @@ def lost_keys(case: JudgedUse) -> Iterator[UseProblem]:
         return  # `if "lr" in up.DEFAULTS:`
     before, after = case.old.value(case.use.target), case.new.value(case.target_after)
     sides = [side.types if side is not None and not side.open else () for side in (before, after)]
-    kinds = [side[0].symbol if len(side) == 1 and isinstance(side[0], Instance) else None for side in sides]
+    kinds = [side[0].symbol for side in sides if len(side) == 1 and isinstance(side[0], Instance)]
     named = [side.found[0].symbol for side in (case.before, case.after) if len(side.found) == 1]
-    tables = [table for each in named if isinstance(table := literal(each.value or ""), dict)]
-    if len(tables) == 2:
-        (had, has), kinds = tables, named
-    elif kinds[0] is None or kinds[1] is None:
-        return
-    else:
-        had, has = case.old.fields.names(kinds[0]), case.new.fields.names(kinds[1])
+    held: list[Any] = [table for each in named if isinstance(table := literal(each.value or ""), dict)]
+    if len(held) == 2:
+        kinds = named
+    elif len(kinds) == 2:
+        held = [case.old.fields.names(kinds[0]), case.new.fields.names(kinds[1])]
+    had, has = held if len(held) == len(kinds) == 2 else (None, None)
     if has is not None and key[1] in (had or ()) and key[1] not in has:
         yield case.problem(
             FindingKind.REMOVED,

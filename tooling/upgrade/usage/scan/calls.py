@@ -77,7 +77,7 @@ class CallReader:
         return self.plain_call(node, target, awaited)
 
     def plain_call(self, node: ast.Call, target: int, awaited: bool | None) -> int:
-        """Nothing special: the target called. A function of the file that imports what it is told may do so in vain."""
+        """Nothing special: the target called. A function that imports a module by a given name may not find it."""
         told = any(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in node.args)
         own = self.walk.facts.functions.get(getattr(node.func, "id", "")) if told else None
         text = self.walk.lines.text_of(own.line, own.end_line) if own is not None else ""
