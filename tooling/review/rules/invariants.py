@@ -75,9 +75,9 @@ def _kept_of_episode(module: Module, owner: ast.ClassDef, function: Function) ->
     if any("lock" in ast.unparse(each.items[0]).lower() for each in withs):
         return
     data = set(parameters(function)) - _OF_ALL
-    for node in sorted((each for each in nodes if isinstance(each, ast.Assign)), key=lambda each: each.lineno):
-        if data & _names(node.value) or any(isinstance(each, ast.Await) for each in ast.walk(node.value)):
-            data |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    for made in sorted((each for each in nodes if isinstance(each, ast.Assign)), key=lambda each: each.lineno):
+        if data & _names(made.value) or any(isinstance(each, ast.Await) for each in ast.walk(made.value)):
+            data |= {each.id for target in made.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
     data.discard("self")
     attributes = [each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and _is_self(each.value)]
     read = {each.attr for each in attributes if isinstance(each.ctx, ast.Load)}
