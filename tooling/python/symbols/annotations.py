@@ -197,10 +197,10 @@ class AnnotationReader:
         if found.symbol.kind is SymbolKind.CLASS:
             return Values((Instance(found.symbol),))
         outside = external(found)
+        if (outside or name).rpartition(".")[2] == "Self" and self.receiver is not None:
+            return Values((Instance(self.receiver),))  # also where an attempt to import it leaves `Self: Any = None`
         if outside:
             module, _, last = outside.rpartition(".")
-            if last == "Self" and self.receiver is not None:
-                return Values((Instance(self.receiver),))
             return of_python(last, ()) if module in _PYTHON and last != "Self" else OPEN
         return self._alias(found.symbol) if found.symbol.kind is SymbolKind.VALUE else OPEN
 

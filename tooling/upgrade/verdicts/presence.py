@@ -487,6 +487,8 @@ def _last(dotted: str) -> str:
 def _refusal(case: JudgedUse, upstream: Upstream, met: Resolved) -> str:
     if met.symbol.refuses or met.symbol.kind is not SymbolKind.CLASS:
         return met.symbol.refuses
+    if upstream.members.constructor_hook(met.symbol):
+        return ""  # the metaclass may call neither
     for name in ("__init__", "__new__", *(["__init_subclass__"] if case.use.action is Action.SUBCLASS else [])):
         method = upstream.member(met.symbol, name)
         if isinstance(method, Found) and method.symbol.refuses:
