@@ -130,7 +130,7 @@ class ExpressionReader:
         return value
 
     def constant(self, node: ast.Constant, read: bool, *, alone: bool = False) -> int:
-        """None, or perhaps a dotted string. alone: it stands in a mapping, and no other of that package does."""
+        """None, or perhaps a dotted string. alone: it stands in a mapping without another text of that package."""
         if node.value is None:
             return NONE
         text = node.value
