@@ -130,7 +130,7 @@ class ExpressionReader:
         return value
 
     def constant(self, node: ast.Constant, read: bool, *, alone: bool = False) -> int:
-        """None, or perhaps a dotted string. alone: it stands in a mapping without another text of that package."""
+        """Read a constant: None, or perhaps a dotted string. alone: whether a mapping has it as its only such text."""
         if node.value is None:
             return NONE
         text = node.value
