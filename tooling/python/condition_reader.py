@@ -91,9 +91,9 @@ _MARKED = re.compile(rf"(?:{UNSKIPPED}|{RETURNS})\((.*)\)", re.DOTALL)
 SKIPS = {"pytest.mark.skipif": -1, "pytest.mark.xfail": -1, "unittest.skipIf": -1, "unittest.skipUnless": 1}
 """What skips a test, or expects it to fail: -1 where its condition holds, 1 where it fails."""
 _HANDLERS = "except"
-"""What names hold in the body of a `try`: its handlers, what follows it, and the same of the one around."""
+"""A key that cannot be a name: the handlers of the `try` around, what follows it, and the same of the next one."""
 _WORKED = ast.Pass()
-"""The end of such a body."""
+"""Stands where such a body has ended without an error."""
 _IMPORTERS = frozenset({"__import__", "import_module"})
 _ASK_FOR_MODULES = _IMPORTERS | {"find_spec", "find_loader"}
 _SEARCHES = frozenset({"findall", "fullmatch", "match", "search", "split", "sub"})

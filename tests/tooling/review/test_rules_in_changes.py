@@ -233,7 +233,7 @@ def test_every_rule_of_a_change_is_tested_here():
     }
     tested |= {"translation-behind", "mirror-drift", "document-names-gone", "removed-export"}
     tested |= {"named-file-missing"}  # in test_rules_of_lifetimes
-    tested |= {"unknown-yaml-key"}  # in test_yaml_keys
+    tested |= {"unknown-setting-key"}  # in test_setting_keys
     tested |= {"attribute-no-longer-set"}  # in test_rules_of_slips
     tested |= {rule.id for rule in regressions.RULES}  # in test_rules_of_versions
     assert {name for name, rule in RULES.items() if rule.in_change is not None} == tested

@@ -61,39 +61,31 @@ def read_yaml(text: str) -> Iterator[SettingKeys]:
     import yaml
 
     try:
-        roots: list[yaml.Node | None] = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+        waiting: list[yaml.Node | None] = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except (yaml.YAMLError, RecursionError, ValueError):
         return
     seen: set[int] = set()
 
     def read(node: yaml.Node | None) -> SettingKeys | None:
+        """Return the keys of a mapping. What is in a list, or under keys that are not names, waits for its own turn."""
         if node is None or id(node) in seen:  # an alias may lead back
             return None
         seen.add(id(node))
         if isinstance(node, yaml.SequenceNode):
-            roots.extend(node.value)
+            waiting.extend(node.value)
         if not isinstance(node, yaml.MappingNode):
             return None
-        found = SettingKeys()
-        plain = True
-        for key, value in node.value:
-            inner, name = read(value), key.value if isinstance(key, yaml.ScalarNode) else ""
-            if name == "<<" or (isinstance(name, str) and name.startswith("_")):
-                continue
-            if not str(name).isidentifier():
-                plain = False
-                roots.append(value) if inner is None else orphans.append(inner)
-                continue
-            found.entries[name] = (key.start_mark.line + 1, inner)
-        if not plain:
-            orphans.extend(each for _, each in found.entries.values() if each is not None)
-        return found if plain else None
+        named = [(key.value if isinstance(key, yaml.ScalarNode) else "", key, value) for key, value in node.value]
+        named = [each for each in named if each[0] != "<<" and not each[0].startswith("_")]
+        if not all(name.isidentifier() for name, _, _ in named):
+            waiting.extend(value for _, _, value in named)
+            return None
+        return SettingKeys({name: (key.start_mark.line + 1, read(value)) for name, key, value in named})
 
-    for node in roots:  # grows while it is read
-        orphans: list[SettingKeys] = []
+    for node in waiting:  # grows while it is read
         found = read(node)
-        yield from ([found] if found is not None else [])
-        yield from orphans
+        if found is not None:
+            yield found
 
 
 def read_toml(text: str) -> Iterator[SettingKeys]:

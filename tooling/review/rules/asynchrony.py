@@ -94,8 +94,28 @@ def never_awaited(module: Module, side: Side) -> Iterator[Place]:
 
 
 _OFTEN_PLAIN: Final = frozenset(
-    {"add", "cancel", "clear", "close", "get", "info", "join", "put", "read", "release", "reset", "run"}
-    | {"send", "set", "start", "stop", "terminate", "update", "wait", "write"}
+    {
+        "add",
+        "cancel",
+        "clear",
+        "close",
+        "get",
+        "info",
+        "join",
+        "put",
+        "read",
+        "release",
+        "reset",
+        "run",
+        "send",
+        "set",
+        "start",
+        "stop",
+        "terminate",
+        "update",
+        "wait",
+        "write",
+    }
 )
 """Methods that objects of other packages have too."""
 

@@ -40,11 +40,11 @@ from tooling.review.rules import (
     robustness,
     security,
     services,
+    setting_keys,
     testing,
     trajectories,
     typed,
     waits,
-    yaml_keys,
 )
 
 if TYPE_CHECKING:
@@ -87,17 +87,20 @@ FAMILIES: Final = {
     "robustness": robustness.RULES,
     "security": security.RULES,
     "services": services.RULES,
+    "setting_keys": setting_keys.RULES,
     "testing": testing.RULES,
     "trajectories": trajectories.RULES,
     "typed": typed.RULES,
     "waits": waits.RULES,
-    "yaml_keys": yaml_keys.RULES,
 }
 RULES: Final[dict[str, Rule]] = {rule.id: rule for rules in FAMILIES.values() for rule in rules}
 
 
-FORMER: Final = {"barrier-of-all-ranks": "group-unnamed"}
-"""Former names of rules that became part of another: comments and settings may still say them."""
+FORMER: Final = {
+    "barrier-of-all-ranks": "group-unnamed",
+    "unknown-yaml-key": "unknown-setting-key",
+}
+"""Former names of rules: comments and settings may still say them."""
 
 
 def family_of(rule: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, field_names, keyword, last_name, own_nodes
@@ -11,7 +12,7 @@ from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.readings import defaults_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Set
 
     from tooling.python.module import Module
     from tooling.review.repository.comparison import Comparison
@@ -50,44 +51,56 @@ def field_order(module: Module, _side: Side) -> Iterator[Place]:
                 )
 
 
+class _Done(StrEnum):
+    """What a function does with a parameter, as a message says it."""
+
+    NOTHING = ""
+    KEPT = "keeps it"
+    CHANGED = "changes it"
+    TAKEN_FOR_NONE = "takes it for None"
+    REPLACED = "replaces it"
+
+
 def mutable_default(module: Module, _side: Side) -> Iterator[Place]:
     """Find a list or dict as default that the function changes, or that is changed where it is kept."""
-    for what, place in _mutable_defaults(module):
-        if what == "changes it":
-            yield place
+    yield from _mutable_defaults(module, {_Done.CHANGED})
     for node in module.nodes(ast.Call):
         value = keyword(node, "default") if module.dotted(node.func) in _FIELDS else None
-        if isinstance(value, ast.List | ast.Dict | ast.Set):
+        if isinstance(value, _MUTABLE):
             yield Place(module.path, value.lineno, "dataclasses refuse a mutable default: the class cannot be made")
 
 
 def default_kept(module: Module, _side: Side) -> Iterator[Place]:
     """Find a list or dict as default that an object keeps, or that the function replaces where it is None."""
-    for what, place in _mutable_defaults(module):
-        if what != "changes it":
-            yield place
+    yield from _mutable_defaults(module, {_Done.KEPT, _Done.TAKEN_FOR_NONE})
 
 
-def _mutable_defaults(module: Module) -> Iterator[tuple[str, Place]]:
-    """Yield the lists and dicts that are defaults with what the function does with them, where it does something."""
-    nodes = [*module.nodes(ast.Subscript), *module.nodes(ast.Attribute)]
+_MUTABLE: Final = (ast.List, ast.Dict, ast.Set)
+
+
+def _mutable_defaults(module: Module, wanted: Set[_Done]) -> Iterator[Place]:
+    """Find lists and dicts that are defaults, with which a function does one of these."""
+    given = [
+        (function, name, default)
+        for function in module.functions()
+        for name, default in defaults_of(function.args)
+        if isinstance(default, _MUTABLE)
+    ]
+    nodes = [*module.nodes(ast.Subscript), *module.nodes(ast.Attribute)] if given else []
     changed = [each.value for each in nodes if isinstance(each, ast.Subscript) and not isinstance(each.ctx, ast.Load)]
     changed += [each.value for each in nodes if isinstance(each, ast.Attribute) and each.attr in _MUTATORS]
     changed_later = {each.attr for each in changed if isinstance(each, ast.Attribute)}
-    for function in module.functions():
-        for name, default in defaults_of(function.args):
-            what = ""
-            if isinstance(default, ast.List | ast.Dict | ast.Set):
-                what = _what_is_done(module, function, name, changed_later)
-            if what and default is not None:
-                said = f"the default of `{name}` is shared by all calls of `{function.name}`, which {what}"
-                yield what, Place(module.path, default.lineno, said)
+    for function, name, default in given:
+        done = _what_is_done(module, function, name, changed_later)
+        if done in wanted:
+            said = f"the default of `{name}` is shared by all calls of `{function.name}`, which {done}"
+            yield Place(module.path, default.lineno, said)
 
 
-def _what_is_done(module: Module, function: Function, name: str, changed_later: Collection[str]) -> str:
-    """Return "changes it" where a parameter is changed in place, and not replaced before; "" where nothing is done.
-    changed_later: attributes that the file changes."""
-    found = ""
+def _what_is_done(module: Module, function: Function, name: str, changed_later: Collection[str]) -> _Done:
+    """Return what becomes of a parameter, up to where it is replaced. changed_later: attributes that the file
+    changes."""
+    found = _Done.NOTHING
     for node in own_nodes(function):
         if not isinstance(node, ast.Name) or node.id != name:
             continue
@@ -97,20 +110,21 @@ def _what_is_done(module: Module, function: Function, name: str, changed_later: 
             sets = any(isinstance(each, ast.Assign) and last_name(each.targets[0]) == name for each in around.body)
             none = isinstance(parent.comparators[0], ast.Constant) and parent.comparators[0].value is None
             if sets and none:
-                return "takes it for None"
+                return _Done.TAKEN_FOR_NONE
         called = isinstance(parent, ast.Attribute) and parent.attr in _MUTATORS and isinstance(around, ast.Call)
         item = isinstance(parent, ast.Subscript) and isinstance(parent.ctx, ast.Store | ast.Del)
         if isinstance(node.ctx, ast.Store):
             # `if isinstance(x, str): x = [x]` leaves the default; `x = x or []` and `if not x: x = []` do not.
             left = rf"(?<!not )\b{name}\b(?! is not None)"
             asked = isinstance(around, ast.If) and re.search(left, ast.unparse(around.test))
-            found = found if asked else "replaces it"
+            found = found if asked else _Done.REPLACED
+        elif found is _Done.REPLACED:
+            continue
         elif called or (item and getattr(parent, "value", None) is node):
-            found = "changes it" if found != "replaces it" else found
+            found = _Done.CHANGED
         elif isinstance(parent, ast.Assign) and last_name(getattr(parent.targets[0], "value", node)) == "self":
-            later = last_name(parent.targets[0]) in changed_later
-            found = "changes it" if later and found != "replaces it" else found or "keeps it"
-    return "" if found == "replaces it" else found
+            found = _Done.CHANGED if last_name(parent.targets[0]) in changed_later else found or _Done.KEPT
+    return found
 
 
 def assert_in_post_init(module: Module, _side: Side) -> Iterator[Place]:

@@ -364,8 +364,18 @@ _OTHERWISE: Final = frozenset(
         "log",
         "loss",
         "name",
+        "of",
+        "path",
+        "ref",
+        "save",
+        "server",
+        "setup",
+        "shape",
+        "size",
+        "test",
+        "train",
+        "training",
     }
-    | {"of", "path", "ref", "save", "server", "setup", "shape", "size", "test", "train", "training"}
 )
 """Words by which the names of functions differ of which one may well need gradients."""
 _ANY_VERB: Final = frozenset({"do", "get", "init", "load", "make", "on", "run", "save", "set", "step", "update"})

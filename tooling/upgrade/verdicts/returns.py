@@ -115,10 +115,8 @@ def _none_now(case: JudgedUse) -> Iterator[UseProblem]:
         return
     may_be = Builtin("NoneType") in after.types and len(after.types) > 1 and Builtin("NoneType") not in before.types
     text = parse_expression(use.symbol_text)
-    directly = isinstance(text, ast.Attribute) and isinstance(
-        text.value, ast.Call | ast.Await
-    )  # nothing is asked first
-    if before.types and may_be and directly:
+    # What stands in a variable may have been compared with None first.
+    if before.types and may_be and isinstance(text, ast.Attribute) and isinstance(text.value, ast.Call | ast.Await):
         source = _source(target.base)
         message = f"{spelled(source) or use.symbol_text} may give None now, which has no {target.name}"
         yield _problem(case, FindingKind.RETURN_CHANGED, message, "AttributeError", whole=False)

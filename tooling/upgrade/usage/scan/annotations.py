@@ -13,8 +13,18 @@ if TYPE_CHECKING:
 
 _TRANSPARENT = frozenset({"Annotated", "ClassVar", "Final", "Required", "NotRequired", "ReadOnly", "InitVar", "Unpack"})
 _TYPING = (
-    *("asyncio.", "collections.", "collections.abc.", "concurrent.futures.", "contextlib.", "contextvars."),
-    *("dataclasses.", "multiprocessing.", "queue.", "typing.", "typing_extensions.", "weakref."),
+    "asyncio.",
+    "collections.",
+    "collections.abc.",
+    "concurrent.futures.",
+    "contextlib.",
+    "contextvars.",
+    "dataclasses.",
+    "multiprocessing.",
+    "queue.",
+    "typing.",
+    "typing_extensions.",
+    "weakref.",
 )
 _FILLERS = frozenset({"", "a", "an", "the", "class", "optional", "instance", "of", "None", "or", ":obj", ":class"})
 """Words of docstrings before the name of a type."""

@@ -96,8 +96,7 @@ class ExpressionReader:
         if read and kind in _IMPORTED:
             self.walk.emit("read", node, value)
         if kind in ("global", "own"):
-            context = self.walk.context()
-            self.walk.facts.mentions.setdefault(node.id, {})[node.lineno, node.col_offset] = context
+            self.walk.facts.mentions.setdefault(node.id, {})[node.lineno, node.col_offset] = self.walk.context()
         return value
 
     def base(self, node: ast.expr) -> int:
@@ -181,11 +180,11 @@ class ExpressionReader:
         else:
             assert isinstance(display, ast.List | ast.Tuple)
             pairs = [(str(index), value) for index, value in enumerate(display.elts)]
+        by_truth = {shown for shown, _ in pairs} in ({"0", "1"}, {"False", "True"})
         values = []
         for shown, value in pairs:
-            test = self.walk.test(node.slice) + 1
-            if {each for each, _ in pairs} in ({"0", "1"}, {"False", "True"}):
-                test = test if shown in ("1", "True") else -test
+            if by_truth:
+                test = (self.walk.test(node.slice) + 1) * (1 if shown in ("1", "True") else -1)
             else:
                 test = self.walk.test_text(f"({self.walk.text(node.slice)}) == {shown}", node.slice) + 1
             with self.walk.under(test if isinstance(value, ast.Lambda | ast.Name) else 0):

@@ -56,17 +56,17 @@ def package(world):
 
 def found(world, files) -> list[tuple[str, str, int]]:
     world.commit(files)
-    return [each for each in world.found() if each[0] == "unknown-yaml-key"]
+    return [each for each in world.found() if each[0] == "unknown-setting-key"]
 
 
 def test_a_misspelt_key_is_found(package) -> None:
     text = GOOD.replace("n_samples", "n_sample")
-    assert found(package, {"configs/run.yaml": text}) == [("unknown-yaml-key", "configs/run.yaml", 6)]
+    assert found(package, {"configs/run.yaml": text}) == [("unknown-setting-key", "configs/run.yaml", 6)]
 
 
 def test_a_key_of_a_renamed_field_is_found_in_files_outside_the_change(package) -> None:
     classes = CLASSES.replace("learning_rate", "lr")
-    assert found(package, {"package/config.py": classes}) == [("unknown-yaml-key", "configs/run.yaml", 7)]
+    assert found(package, {"package/config.py": classes}) == [("unknown-setting-key", "configs/run.yaml", 7)]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ COMMAND = (
 )
 def test_a_key_that_no_field_has_is_found_where_annotations_lead_to_its_class(package, path, text, line) -> None:
     assert found(package, {f"more/{path}": text.replace("{key}", "colour")}) == [
-        ("unknown-yaml-key", f"more/{path}", line)
+        ("unknown-setting-key", f"more/{path}", line)
     ]
     assert found(package, {f"good/{path}": text.replace("{key}", "n_samples")}) == []
 

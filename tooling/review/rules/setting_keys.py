@@ -47,7 +47,7 @@ def unknown_key(comparison: Comparison) -> Iterator[Place]:
     changed = {each.path: each.added for each in comparison.files if each.path.endswith(SETTINGS) and each.added}
     users = comparison.head.grep(gone, *(f"*{each}" for each in SETTINGS)) if gone else []
     comparison.head.load([*changed, *users])
-    classes = Classes(comparison.head)
+    classes = ConfigurationClasses(comparison.head)
     for path in sorted({*changed, *users}):
         for root in read_settings(path, comparison.head.text(path) or ""):
             asked = any(line in changed.get(path, ()) or key in gone for key, line in root.everywhere())
@@ -70,7 +70,7 @@ class Misfit:
 
 
 @dataclass
-class Classes:
+class ConfigurationClasses:
     """Configuration classes of one side, by dotted name."""
 
     side: Side
@@ -223,4 +223,4 @@ def _own_fields(module: Module) -> dict[str, set[str]]:
     }
 
 
-RULES = (Rule("unknown-yaml-key", Severity.HIGH, in_change=unknown_key),)
+RULES = (Rule("unknown-setting-key", Severity.HIGH, in_change=unknown_key),)
