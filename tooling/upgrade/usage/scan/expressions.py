@@ -362,7 +362,7 @@ class ExpressionReader:
         if isinstance(node.op, ast.Mult) and "list" in kinds:
             return values[kinds.index("list")]
         joined = kinds[0] == kinds[1] and kinds[0] in ("list", "dict") and isinstance(node.op, ast.Add | ast.BitOr)
-        if joined or "list" in kinds or "dict" in kinds:
+        if joined or not {"dict", "keys", "list"}.isdisjoint(kinds):  # a display on one side: of no package
             return self.walk.either(values) if joined else UNKNOWN
         return self.walk.step("call", self.walk.attribute(values[0], OPERATORS[type(node.op)]))
 
