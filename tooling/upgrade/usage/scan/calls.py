@@ -404,6 +404,16 @@ def _vars(calls: CallReader, node: ast.Call) -> int:
     return calls.walk.step("fields", values[0]) if len(values) == 1 else UNKNOWN
 
 
+def _shown(calls: CallReader, node: ast.Call, target: int = UNKNOWN) -> int | None:
+    """`print("a.b")`, `warnings.filterwarnings("ignore", module="a.b")`: texts are shown, or are patterns."""
+    if any(isinstance(each, ast.Starred) for each in node.args):
+        return None
+    for each in (*node.args, *(word.value for word in node.keywords)):
+        if not isinstance(each, ast.Constant):
+            calls.expressions.expression(each)
+    return UNKNOWN
+
+
 _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int | None]] = {
     "getattr": _getattr,
     "hasattr": _hasattr,
@@ -411,6 +421,7 @@ _BUILTIN_CALLS: dict[str, Callable[[CallReader, ast.Call], int | None]] = {
     "delattr": _delattr,
     "isinstance": _isinstance,
     "issubclass": _isinstance,
+    "print": _shown,
     "staticmethod": _plain,
     "super": _super,
     "type": _type,
@@ -604,14 +615,6 @@ def _logger(calls: CallReader, node: ast.Call, target: int) -> int | None:
     return calls.walk.step("call", target)
 
 
-def _warnings_of(calls: CallReader, node: ast.Call, target: int) -> int | None:
-    """`warnings.filterwarnings("ignore", module="a.b")`: texts are patterns."""
-    for each in (*node.args, *(word.value for word in node.keywords)):
-        if not isinstance(each, ast.Constant):
-            calls.expressions.expression(each)
-    return UNKNOWN
-
-
 def _import_or_skip(calls: CallReader, node: ast.Call, target: int) -> int | None:
     """`pytest.importorskip("a", minversion="1.2")`: what follows runs only if that import works."""
     module = constant_name(node.args[0]) if node.args else ""
@@ -652,7 +655,7 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "dataclasses.replace": _replaced,
     "copy.deepcopy": _same,
     "pytest.importorskip": _import_or_skip,
-    "warnings.filterwarnings": _warnings_of,
+    "warnings.filterwarnings": _shown,
     "ray.get": _ray_get,
     "ray.remote": _same,
 }
