@@ -2,6 +2,7 @@
 
 ToolError
 +-- ResolutionError    9   resolution   no set of versions satisfies all requirements
+|   +-- ResolverError  9   resolver     ... or there is no answer, because the resolver itself failed
 +-- UpstreamError      11  upstream     a release or its source cannot be read
     +-- OfflineError   11  offline      ... because the cache lacks it and the network may not be used
     +-- ArchiveError   11  archive      ... because the archive is damaged, forged or hostile
@@ -29,6 +30,12 @@ class ResolutionError(ToolError):
         """details: further fields of the JSON object: `causes` as records, `raw` as the resolver's own words."""
         super().__init__(message, where=where, fix=fix)
         self.details = dict(details or {})
+
+
+class ResolverError(ResolutionError):
+    """The resolver failed before it had an answer: no interpreter, a file that it cannot read, no end in time."""
+
+    code = "resolver"
 
 
 class UpstreamError(ToolError):

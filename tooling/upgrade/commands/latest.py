@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tooling.cli.errors import UsageError
 from tooling.kit.change.plan import Plan
 from tooling.upgrade.commands.common import FINDINGS, UPGRADE, add_sources, context_of, end_progress, sources
-from tooling.upgrade.errors import UpstreamError
+from tooling.upgrade.errors import ResolverError, UpstreamError
 from tooling.upgrade.findings import AuditSeverity
 from tooling.upgrade.manifests.requests import VersionRequest
 from tooling.upgrade.operations.auditing import check_looked_at
@@ -53,22 +53,26 @@ class Latest:
     """Whether that is because no file that uses the package is in scope."""
 
 
-def latest(context: UpgradeContext, names: Sequence[str], *, offline: bool = False) -> tuple[Latest, ...]:
-    """Search for the packages named, or all that are watched and declared. offline: resolve without the network too.
+def latest(
+    context: UpgradeContext, names: Sequence[str], *, lock: bool = True, offline: bool = False
+) -> tuple[Latest, ...]:
+    """Search for the packages named, or all that are watched and declared. lock: whether a version has to resolve
+    together with all others. offline: resolve without the network too.
 
     Compatibility is assumed to end once: the versions above the present one are searched by halving, so that a package
     with a hundred releases costs seven plans. Both sides of the border are planned, so what is reported is true of
     them; that a version in between behaves otherwise is possible and not looked for.
 
-    Raises UsageError for a name that no manifest gives a version."""
+    Raises UsageError for a name that no manifest gives a version, ResolverError where uv itself fails: it would for the
+    next package too."""
     for name in names:
         if context.baseline(name) is None:
             raise unknown_now(context, name, "name a package that a manifest gives a version")
     wanted = names or [each.distribution for each in context.policy.packages if each.declared]
-    return tuple(_latest(context, name, offline) for name in wanted)
+    return tuple(_latest(context, name, lock, offline) for name in wanted)
 
 
-def _latest(context: UpgradeContext, name: str, offline: bool) -> Latest:
+def _latest(context: UpgradeContext, name: str, lock: bool, offline: bool) -> Latest:
     found = context.baseline(name)
     if found is None:
         return Latest(name, "", "", "", "", problem="no manifest says which version is used now")
@@ -93,7 +97,9 @@ def _latest(context: UpgradeContext, name: str, offline: bool) -> Latest:
             version = candidates[index]
             if version not in plans:
                 context.report(f"{name} {version}: planning")
-                options = UpgradeOptions(requests=(VersionRequest(name, version),), checklists=False, offline=offline)
+                options = UpgradeOptions(
+                    requests=(VersionRequest(name, version),), lock=lock, checklists=False, offline=offline
+                )
                 plans[version] = upgrade = Upgrade(options, Plan(context.root))
                 try:
                     plan_upgrade(context, upgrade)
@@ -101,6 +107,8 @@ def _latest(context: UpgradeContext, name: str, offline: bool) -> Latest:
                 except UpstreamError as error:
                     skipped.append(f"{version}: {error.message}")
                     upgrade.problem = error
+                if isinstance(upgrade.problem, ResolverError):
+                    raise upgrade.problem
             found = plans[version]
             return bool(found.problem) or any(each.worst() is AuditSeverity.BREAKING for each in found.audits)
 
@@ -133,6 +141,7 @@ def _latest(context: UpgradeContext, name: str, offline: bool) -> Latest:
 def configure(parser: Parser) -> None:
     """Add the arguments."""
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="only these (default: all that are watched)")
+    parser.add_argument("--no-lock", dest="lock", action="store_false", help="audit only: do not resolve")
     add_sources(parser)
     shown = parser.add_argument_group("how it is shown")
     shown.add_argument("--markdown", action="store_true", help="print a table for a pull request, or a job's summary")
@@ -150,7 +159,7 @@ def run(arguments: argparse.Namespace) -> Report:
             raise UsageError(f"{word!r} names a version", fix=f"write `{UPGRADE} latest PACKAGE`")
     context = context_of(arguments)
     names = [canonicalize_name(word) for word in arguments.packages]
-    found = latest(context, names, offline=arguments.offline is not None)
+    found = latest(context, names, lock=arguments.lock, offline=arguments.offline is not None)
     end_progress()
     if not found:
         raise UsageError("no watched package is declared here", fix=f"name one: `{UPGRADE} latest PACKAGE`")
@@ -169,12 +178,13 @@ def run(arguments: argparse.Namespace) -> Report:
     if arguments.markdown:
         shown = "\n".join(table(rows[0], [tuple(map(escaped, row)) for row in rows[1:]]))
     titles = [f"{one.distribution}=={one.clean}" for one in found if one.clean not in ("", one.current)]
+    option = "" if arguments.lock else " --no-lock"
     return Report(
         command=f"{UPGRADE} latest",
         problem=problem,
         exit_code=None if problem else FINDINGS if any(one.breaking for one in found) else 0,
         changing=False,
-        next_steps=() if arguments.markdown else tuple(f"{UPGRADE} {each}" for each in titles),
+        next_steps=() if arguments.markdown else tuple(f"{UPGRADE} {each}{option}" for each in titles),
         text="\n".join(
             [shown, *(f"\nnot audited: {line}" if arguments.markdown else f"not audited: {line}" for line in skipped)]
         )

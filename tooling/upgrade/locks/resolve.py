@@ -42,7 +42,7 @@ from tooling.upgrade.declarations.declaration import (
 )
 from tooling.upgrade.declarations.find import project_table, read_declarations, repository_files
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
-from tooling.upgrade.errors import OfflineError, ResolutionError, UpstreamError
+from tooling.upgrade.errors import OfflineError, ResolverError, UpstreamError
 from tooling.upgrade.locks.conflicts import Attempted, missing_local_builds, parse_conflict, propose
 from tooling.upgrade.locks.result import LockAction, LockResult, compare_locks, versions
 from tooling.upgrade.manifests.baseline import variants_of
@@ -186,14 +186,14 @@ _LIMIT_SECONDS = 600
 def run_uv(arguments: Sequence[str], folder: Path, *, offline: bool = False) -> tuple[str, str]:
     """Run uv in a folder; (what it printed, its words about a conflict: "" where it found a solution).
 
-    Raises ResolutionError for failures that are not conflicts, UpstreamError (OfflineError) when the index could not be
+    Raises ResolverError for failures that are not conflicts, UpstreamError (OfflineError) when the index could not be
     reached, UsageError when there is no uv."""
     variables = {
+        "UV_PYTHON_DOWNLOADS": "never",  # unless the user says otherwise: a question about versions installs nothing
         **os.environ,
         **pip_environment(),
         "NO_COLOR": "1",
         "UV_NO_PROGRESS": "1",
-        "UV_PYTHON_DOWNLOADS": "never",
     }
     variables.pop("VIRTUAL_ENV", None)  # uv would warn that it is not the project's
     if offline:
@@ -204,7 +204,7 @@ def run_uv(arguments: Sequence[str], folder: Path, *, offline: bool = False) -> 
             command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=_LIMIT_SECONDS
         )
     except subprocess.TimeoutExpired as error:
-        raise ResolutionError(
+        raise ResolverError(
             f"uv did not finish within {_LIMIT_SECONDS} s", fix="try again, or use --no-lock"
         ) from error
     complaint = _clean(done.stderr)
@@ -217,8 +217,10 @@ def run_uv(arguments: Sequence[str], folder: Path, *, offline: bool = False) -> 
         return "", complaint
     if _NETWORK.search(complaint):
         raise UpstreamError(f"the index cannot be reached: {_first(complaint)}", fix="try again, or use --no-lock")
-    message = f"uv failed: {_first(complaint)}"
-    raise ResolutionError(message, fix="see `raw`, or use --no-lock", details={"raw": complaint})
+    fix = "make `uv lock` work here (--json: all it said is in `raw`)"
+    if "interpreter" in complaint:
+        fix = "install the Python that the project requires, or let uv do so (UV_PYTHON_DOWNLOADS=automatic)"
+    raise ResolverError(f"uv failed: {_first(complaint)}", fix=f"{fix}, or use --no-lock", details={"raw": complaint})
 
 
 def _first(complaint: str) -> str:
@@ -257,7 +259,7 @@ def lock(
     breaks nothing (otherwise it is proposed).
 
     A conflict is a result, not an exception. Raises UsageError without uv, UpstreamError when the index is out of
-    reach (OfflineError when `offline` and the resolver's cache lacks something), ResolutionError for other failures.
+    reach (OfflineError when `offline` and the resolver's cache lacks something), ResolverError for other failures.
     """
     project = str(project_table(root).get("name", ""))
     results = []

@@ -125,7 +125,7 @@ def test_text_says_where_what_and_what_to_write(world):
         (["engine==2.0", "--cache", "pyproject.toml"], "--cache pyproject.toml"),
         (["impact", "engine==2.0", "--fix"], ""),
         (["impact", "engine==2.0", "--summary", "x.md"], ""),
-        (["latest", "--no-lock"], ""),
+        (["latest", "--fix"], ""),
         (["latest", "--from", "1.0"], ""),
         (["latest", "engine==2.0"], ""),
         (["latest", "engin"], "engin"),

@@ -226,6 +226,19 @@ def test_latest_never_calls_clean_what_the_next_command_refuses(world):
     world.json("engine==1.5")
 
 
+def test_latest_says_that_the_resolver_failed_instead_of_refusing_every_version(world):
+    text = world.read("pyproject.toml")
+    world.write("pyproject.toml", text.replace('requires-python = ">=3.11"', 'requires-python = ">=3.99"'))
+    world.commit("an interpreter that nobody has")
+    done = world.json("latest", "engine", expect=9)
+    assert done["error"].startswith("uv failed: ")
+    assert done["code"] == "resolver"
+    assert "--no-lock" in done["fix"]
+    (row,) = (done := world.json("latest", "engine", "--no-lock", expect=10))["packages"]
+    assert (row["clean"], row["breaking"], row["refused"]) == ("1.5", "2.0", None)
+    assert done["next"] == ["areal-upgrade-deps engine==1.5 --no-lock"]
+
+
 def test_checklists_are_of_the_version_that_the_check_will_find(world):
     """A range that allows the new version stays, and what only a check of a variant came to is written nowhere."""
     text = world.read("pyproject.toml").replace('"engine==1.0"', '"engine>=1.0"').replace('lock = "uv.lock"\n', "")
