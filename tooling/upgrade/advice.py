@@ -11,11 +11,13 @@ from tooling.python.source import alone, parsed, text_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*"
+_NAME = r"[A-Za-z_]\w*(?:[.:][A-Za-z_]\w*)*"
+"""Dotted, or as entry points are written: "up.x:Moved"."""
 _QUOTE = r"[`'\"]{0,3}"
 _ADVICE = re.compile(
     r"\b(?:use|using|prefer|switch(?:ing)? to|migrate to|renamed(?: to| as)?|moved (?:to|into)|in favou?r of|"
-    r"(?:been )?replaced (?:by|with)|available (?:as|in|from|under)|import(?:ed)?(?: it)? from|pass|set|call)\s+"
+    r"(?:been )?replaced (?:by|with)|available (?:as|in|from|under)|import(?:ed)?(?: it)? (?:from|via)|pass|set|call)"
+    r"\s+"
     r"(?:(?:it|them)\s+(?:to|as|from|by|with)\s+)?(?:the\s+)?(?:new\s+|following\s+)?"
     r"(?:(?:class|function|method|module|attribute|argument|parameter|keyword|field|property|option)\s+)?"
     rf"(?P<quote>{_QUOTE})(?P<name>{_NAME})(?:\([^)]*\))?(?P=quote)"
@@ -38,9 +40,7 @@ def advised(text: str) -> Iterator[str]:
     for match in _IMPORT.finditer(text):
         yield f"{match['module']}.{match['name']}"
     for match in _ADVICE.finditer(text):
-        yield match["name"]
-        if match["other"]:
-            yield match["other"]
+        yield from (name.replace(":", ".") for name in (match["name"], match["other"]) if name)
 
 
 def texts_about(source: str, name: str) -> Iterator[str]:

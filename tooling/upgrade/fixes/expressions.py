@@ -1,15 +1,14 @@
 """Names and arguments inside expressions: members, properties that became methods, paths that lead to another module,
-overrides; arguments renamed, named, passed by position, left out, written out; and calls that are awaited.
+overrides; arguments renamed, named, passed by position, left out, written out.
 
 f(old=1)        ->  f(new=1)              f(1, 2)         ->  f(1, b=2)
 f(1, b=2)       ->  f(1, 2)               f(1, gone=2)    ->  f(1)
-f(1)            ->  f(1, size=3)          engine.stop()   ->  await engine.stop()
+f(1)            ->  f(1, size=3)
 """
 
 from __future__ import annotations
 
 import ast
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import libcst
@@ -18,8 +17,9 @@ from libcst.metadata import GlobalScope
 
 from tooling.kit.edits.literals import dotted_text
 from tooling.upgrade.findings import FindingKind
+from tooling.upgrade.fixes.asynchrony import change_protocol
 from tooling.upgrade.fixes.imports import bound_name, import_below
-from tooling.upgrade.fixes.source import LeftAloneError
+from tooling.upgrade.fixes.source import LeftAloneError, called, place
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,50 +93,6 @@ def write_default(source: EditableSource, finding: AuditFinding) -> None:
     if isinstance(last.value, libcst.GeneratorExp) and not last.value.lpar:
         raise LeftAloneError("a generator without brackets is the only argument")
     source.append(source.whole_span(last.value)[1], f", {text}")
-
-
-def await_call(source: EditableSource, finding: AuditFinding) -> None:
-    """Add `await`, or take it away."""
-    call = called(source, finding)
-    outer = source.parents.get(call)
-    if not finding.instead.startswith("await "):
-        if not isinstance(outer, libcst.Await):
-            raise LeftAloneError("it is not awaited at this place")
-        source.put(source.span(outer)[0], source.whole_span(call)[0], "")
-        return
-    for inner, each in pairwise([call, *source.around(call)]):
-        if isinstance(each, libcst.Lambda | libcst.GeneratorExp | libcst.ClassDef):
-            break
-        # Defaults and decorators are run by what is around the function
-        if isinstance(each, libcst.FunctionDef) and inner is each.body:
-            if each.asynchronous is None:
-                break
-            start, end = source.span(call)
-            plain = isinstance(outer, libcst.Expr | libcst.Return | libcst.Assign | libcst.AnnAssign | libcst.Arg)
-            source.put(start, start, "await " if plain else "(await ")
-            if not plain:
-                source.append(end, ")")
-            return
-    raise LeftAloneError("what is around it is not asynchronous: its callers would have to change with it")
-
-
-def called(source: EditableSource, finding: AuditFinding) -> Any:
-    """Return the call that a finding is about: of several that begin at one place the one of that name."""
-    name = finding.symbol.rpartition(".")[2]
-    found = [
-        call
-        for call in source.nodes(libcst.Call)
-        if place(finding) in (source.start(call), source.start(getattr(call.func, "attr", call)))
-    ]
-    of_name = [call for call in found if getattr(getattr(call.func, "attr", call.func), "value", "") == name]
-    if len(of_name or found) != 1:
-        raise LeftAloneError(f"{name} is not called once at this place")
-    return (of_name or found)[0]
-
-
-def place(finding: AuditFinding) -> tuple[int, int]:
-    """Line and column of a finding, as `EditableSource.start` gives those of a node."""
-    return finding.line, finding.column
 
 
 def _keyword(source: EditableSource, finding: AuditFinding) -> tuple[Any, Any]:
@@ -342,7 +298,7 @@ _EDITS = {
     FindingKind.PARAM_POSONLY: pass_by_position,
     FindingKind.PARAM_REMOVED: leave_out,
     FindingKind.DEFAULT_CHANGED: write_default,
-    FindingKind.ASYNC_CHANGED: await_call,
+    FindingKind.ASYNC_CHANGED: change_protocol,
 }
 
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from libcst.metadata import CodeRange, CodeSpan
 
+    from tooling.upgrade.findings import AuditFinding
+
 
 class LeftAloneError(Exception):
     """A finding that is not fixed; the text says why, for people."""
@@ -202,3 +204,22 @@ class EditableSource(EditableText):
         except (SyntaxError, ValueError, RecursionError) as error:
             raise LeftAloneError(f"the edit would not compile: {error}") from error
         return data
+
+
+def called(source: EditableSource, finding: AuditFinding) -> Any:
+    """Return the call that a finding is about: of several that begin at one place the one of that name."""
+    name = finding.symbol.rpartition(".")[2]
+    found = [
+        call
+        for call in source.nodes(libcst.Call)
+        if place(finding) in (source.start(call), source.start(getattr(call.func, "attr", call)))
+    ]
+    of_name = [call for call in found if getattr(getattr(call.func, "attr", call.func), "value", "") == name]
+    if len(of_name or found) != 1:
+        raise LeftAloneError(f"{name} is not called once at this place")
+    return (of_name or found)[0]
+
+
+def place(finding: AuditFinding) -> tuple[int, int]:
+    """Line and column of a finding, as `EditableSource.start` gives those of a node."""
+    return finding.line, finding.column

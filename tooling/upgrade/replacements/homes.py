@@ -239,7 +239,12 @@ class Homes:
             name = f"{package}.{short}"  # and what it calls itself
         homes = (container, self._subject.module, package)
         for path in (name, *(f"{each}.{name}" for each in homes), f"{package}.{short or name}"):
-            if path != self._subject.path and "." in path and isinstance(self._new.resolve(path), Found):
+            found = self._new.resolve(path) if path != self._subject.path else None
+            inside = f"{path}.{self._subject.name}"
+            if isinstance(found, Found) and found.symbol.kind is SymbolKind.MODULE:  # "import it from `up.layers`"
+                if isinstance(self._new.resolve(inside), Found):
+                    return inside
+            elif isinstance(found, Found) and "." in path:
                 return path
         rows = [row for row in self._new.names().by_name.get(name, ()) if not _is_aside(row.module)]
         return f"{rows[0].module}.{name}" if len(rows) == 1 else ""

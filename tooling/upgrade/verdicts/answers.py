@@ -132,9 +132,14 @@ def advised(new: Upstream, symbol: Symbol, spelled: str, names: Iterable[str]) -
     kinds = (SymbolKind.CLASS, SymbolKind.FUNCTION, SymbolKind.VALUE)
     for name in names:
         last = name.rpartition(".")[2]
-        for path in (name, f"{beside}.{last}", f"{beside}.{name}"):
+        module = new.resolve(name)
+        full = name
+        if isinstance(module, Found) and module.symbol.kind is SymbolKind.MODULE:  # "import it from `up.layers`"
+            last = spelled.rpartition(".")[2]
+            full = f"{name}.{last}"
+        for path in (full, f"{beside}.{last}", f"{beside}.{full}"):
             found = new.resolve(path) if "." in path and path != spelled else None
-            if isinstance(found, Found) and found.symbol.kind in kinds and (found.symbol != symbol or path == name):
+            if isinstance(found, Found) and found.symbol.kind in kinds and (found.symbol != symbol or path == full):
                 near = f"{spelled.rpartition('.')[0]}.{last}"
                 met = new.resolve(near) if near not in (spelled, f".{last}") and not symbol.owner else None
                 return near if isinstance(met, Found) and met.symbol == found.symbol else path, found.symbol

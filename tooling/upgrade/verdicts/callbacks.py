@@ -12,9 +12,10 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tooling.python.source import parse_expression
 from tooling.python.symbols.calls import STAR, STARS, bind, fits, written_call
 from tooling.python.symbols.symbol import SymbolKind
-from tooling.upgrade.findings import AuditSeverity, FindingKind
+from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.comparison import shorten
 
@@ -57,6 +58,7 @@ def misfits(case: JudgedUse) -> Iterator[UseProblem]:
         if bad is None and len(awaited) == 1 and awaited.isdisjoint(was_awaited) and own.is_async not in awaited:
             kind, how = FindingKind.ASYNC_CHANGED, "is awaited now" if True in awaited else "is not awaited now"
         if how:
+            answer = f"def ...({', '.join(_names(bad))})" if bad else f"{'async ' if True in awaited else ''}def ..."
             message = f"what is passed for `{now}` {how}, which this function does not fit"
             yield case.problem(
                 kind,
@@ -66,7 +68,19 @@ def misfits(case: JudgedUse) -> Iterator[UseProblem]:
                 after=after[0].symbol,
                 place=argument.place,
                 parameter=now,
+                replacement=Replacement(answer, "how it is called now", certain=False),
             )
+
+
+def _names(call: Callback) -> Iterator[str]:
+    """Names for the parameters that take what a call passes: `hook(batch, self.step, 1, logs={})` passes batch, step,
+    argument_3 and logs."""
+    node = parse_expression(call.text)
+    assert isinstance(node, ast.Call), "the text of a call"
+    for number, argument in enumerate(node.args, 1):
+        yield getattr(argument, "id", getattr(argument, "attr", "")) or f"argument_{number}"
+    for keyword in node.keywords:
+        yield keyword.arg or "**options"
 
 
 def _calls(side: Callable_, name: str) -> list[Callback]:

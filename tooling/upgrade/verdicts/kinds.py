@@ -66,7 +66,31 @@ def read_only(case: JudgedUse) -> Iterator[UseProblem]:
         after=case.after.found[0].symbol if case.after.found else None,
         whole=all(reasons) and not after.open and not before.open,
         raises="AttributeError",
+        replacement=_as_a_copy(case.new, after, target.name) if verb == "setter" else None,
     )
+
+
+_COPIES = {
+    "attrs": "attrs.evolve(..., {name}=...)",
+    "dataclass": "dataclasses.replace(..., {name}=...)",
+    "namedtuple": "..._replace({name}=...)",
+    "pydantic": '...model_copy(update={{"{name}": ...}})',
+}
+"""How another value is given to what cannot be changed, by the style of its class."""
+
+
+def _as_a_copy(new: Upstream, value: Values, name: str) -> Replacement | None:
+    """How to make a changed copy of what cannot be changed, or the constructor that takes the value."""
+    if len(value.types) != 1 or not isinstance(value.types[0], Instance):
+        return None
+    symbol = value.types[0].symbol
+    style, signature = new.fields.style(symbol), new.signature(symbol)
+    if isinstance(signature, Open) or all(each.name != name for each in signature.parameters):
+        return None
+    copy = _COPIES.get(style.name) if style is not None else None
+    if copy is not None:
+        return Replacement(copy.format(name=name), "a copy with another value", certain=False)
+    return Replacement(f"{symbol.name}({name}=...)", "its constructor takes the value", certain=False)
 
 
 def async_changes(case: JudgedUse) -> Iterator[UseProblem]:

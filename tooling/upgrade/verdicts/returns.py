@@ -44,7 +44,14 @@ _OPERATIONS = {
     (Action.CALL, False): "__call__",
 }
 """The special method that each use stands on."""
-_COUNTERPARTS = {"__aiter__": "__iter__", "__iter__": "__aiter__", "__aenter__": "__enter__", "__enter__": "__aenter__"}
+_COUNTERPARTS = {
+    "__aenter__": "__enter__",
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+    "__enter__": "__aenter__",
+    "__iter__": "__aiter__",
+    "__next__": "__anext__",
+}
 _VERBS = {
     "__aenter__": "entered with `async with`",
     "__aiter__": "looped over asynchronously",
@@ -163,8 +170,26 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
         message = f"{kinds} cannot be {verb} any more: it has no {operation}"
     looping = operation == "__iter__" and kind is not FindingKind.ASYNC_CHANGED
     answer = _parts(case.new, after.types) if action is Action.SUBSCRIPT or looping else None
+    if kind is FindingKind.ASYNC_CHANGED and turned:
+        answer = _turned(operation, _name(case))
     inferred = before.inferred or after.inferred
     yield _problem(case, kind, message, "TypeError", whole=sure, inferred=inferred, answer=answer)
+
+
+_TURNED = {
+    "__iter__": "async for ... in {}",
+    "__aiter__": "for ... in {}",
+    "__enter__": "async with {}",
+    "__aenter__": "with {}",
+    "__next__": "await anext(...)",
+    "__anext__": "next(...)",
+}
+
+
+def _turned(operation: str, name: str) -> Replacement | None:
+    """The statement for what is asynchronous now, or no longer."""
+    text = _TURNED.get(operation)
+    return Replacement(text.format(name), "what it gives has the other protocol", certain=True) if text else None
 
 
 def _parts(new: Upstream, types: Sequence[Type]) -> Replacement | None:

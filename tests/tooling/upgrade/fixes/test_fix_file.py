@@ -263,6 +263,39 @@ def test_a_call_is_awaited_only_where_that_compiles(source: str, after: str) -> 
         assert done.data.decode() == source
 
 
+TURNED = [
+    (
+        "    for x in up.load():\n        pass\n",
+        "async for ... in up.load",
+        "    async for x in up.load():\n        pass\n",
+    ),
+    ("    y = [x for x in up.load()]\n", "async for ... in up.load", "    y = [x async for x in up.load()]\n"),
+    ("    async for x in up.load():\n        pass\n", "for ... in up.load", "    for x in up.load():\n        pass\n"),
+    ("    y = list(x for x in up.load())\n", "async for ... in up.load", ""),
+    ("    y = list(up.load())\n", "async for ... in up.load", ""),
+    (
+        "    with up.load() as x:\n        pass\n",
+        "async with up.load",
+        "    async with up.load() as x:\n        pass\n",
+    ),
+    ("    async with up.load() as x:\n        pass\n", "with up.load", "    with up.load() as x:\n        pass\n"),
+    ("    with up.load(), open('a'):\n        pass\n", "async with up.load", ""),
+    ("    def h():\n        with up.load():\n            pass\n", "async with up.load", ""),
+    ("    return next(up.load())\n", "await anext(...)", "    return (await anext(up.load()))\n"),
+    ("    return await anext(up.load(), 1)\n", "next(...)", "    return next(up.load(), 1)\n"),
+    ("    return next(iter(up.load()))\n", "await anext(...)", ""),
+]
+
+
+@pytest.mark.parametrize(("body", "text", "after"), TURNED)
+def test_loops_and_contexts_become_asynchronous_and_back(body: str, text: str, after: str) -> None:
+    """What was looped over or entered has the other protocol now; where a statement cannot say so it is left alone."""
+    source = f"async def g():\n{body}"
+    done = fix(source, finding(source, "up.load", FindingKind.ASYNC_CHANGED, "up.load", text))
+    assert done.data.decode() == (f"async def g():\n{after}" if after else source)
+    assert bool(done.done) == bool(after)
+
+
 def extended(source: str, text: str = "def hook(self, x, mask=None)") -> Fixed:
     return fix(source, finding(source, "def hook", FindingKind.OVERRIDE_DRIFT, "up.Base.hook", text))
 
