@@ -243,7 +243,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ],
         [
             f"{LOGGER}def f(x):\n    logger.info('a')\n    logger.info('b')\n    print(x, file=stream)\n",
-            f"{LOGGER}def f(x):\n    logger.info('a')\n    print(x)\n",
+            f"{LOGGER}def f(x):\n    logger.info('a')\n    print(x)\n    print(x)\n",
+            f"{LOGGER}def print_rows(x):\n    logger.info('a')\n    print(x)\n",
             f"{LOGGER}def f(x):\n    logger.info('a')\n    logger.info('b')\n    print(x)\n"
             "if __name__ == '__main__':\n    f(1)\n",
             "def f(x):\n    print(x)\n",

@@ -276,3 +276,14 @@ def said(shared_world) -> dict[str, set[str]]:
 @pytest.mark.parametrize("rule", CASES)
 def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(said, rule):
     assert said[rule] == {f"bad_{number}" for number in range(len(CASES[rule][0]))}
+
+
+def test_a_print_is_odd_in_a_package_whose_modules_log_and_not_where_as_many_print(world):
+    logs = "import logging\n\n\ndef f(x):\n    logging.info(x)\n"
+    says = "def f(x):\n    print(x)\n"
+    some = {f"{root}/m{number}.py": logs for root in ("quiet", "mixed") for number in range(8)}
+    roots = {f"{root}/__init__.py": "" for root in ("quiet", "mixed")}
+    world.commit(some | roots | {f"mixed/n{number}.py": says for number in range(3)})
+    shows = {"quiet/show.py": "def show(x):\n    print(x)\n", "quiet/cli/run.py": says}
+    world.commit({"quiet/a.py": says, "mixed/a.py": says, **shows})
+    assert world.found() == [("print-in-library", "quiet/a.py", 2)]

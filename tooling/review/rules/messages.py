@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, own_nodes, parameters
-from tooling.review.records import Place, Rule, Severity
+from tooling.review.records import Place, Rule, Severity, is_test
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,27 +80,49 @@ def _is_given(module: Module, node: ast.Constant) -> bool:
 
 
 def print_in_library(module: Module, side: Side) -> Iterator[Place]:
-    """Find the first `print` in a module that logs nearly everything else, or of a package that has a logging module of
-    its own, and has nothing of a program."""
-    loggers = [name for name in module.bindings if _LOGGERS.match(name)]
+    """Find the first `print` in a module that logs as much besides, or of a package whose modules log, and that has
+    nothing of a program."""
     calls = list(module.nodes(ast.Call))
     printed = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id == "print"]
     printed = [each for each in printed if not any(given.arg == "file" for given in each.keywords)]
     if not printed or "__main__" in module.text or _PROGRAM.search(module.path):
         return
+    around = {each: getattr(module.function_of(each), "name", "") for each in printed}
+    printed = [each for each in printed if not _SHOWS.search(around[each])]
+    if not printed:
+        return
+    loggers = [name for name in module.bindings if _LOGGERS.match(name)]
     called = [each.func for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr in _LEVELS]
     logged = sum(bool(_LOGGERS.match(last_name(each.value))) for each in called)
-    own = _own_logging(module, side)
     first = min(printed, key=lambda each: each.lineno)
     made = [last_name(each.targets[0]) for each in module.nodes(ast.Assign) if module.function_of(each) is None]
     read = {each.id for each in module.nodes(ast.Name) if isinstance(each.ctx, ast.Load)}
     idle = next((name for name in made if _LOGGERS.match(name) and name not in read), "")
-    if idle and len(printed) == 1:
+    if idle:
         yield Place(module.path, first.lineno, f"`print` beside `{idle}`, which nothing uses")
-    elif loggers and logged >= LOGGED_PER_PRINT * len(printed):
+    elif loggers and logged >= len(printed):
         yield Place(module.path, first.lineno, f"`print` in a module that logs through `{min(loggers)}`")
-    elif own:
+    elif own := _own_logging(module, side):
         yield Place(module.path, first.lineno, f"`print` in a package that logs through `{own}`")
+    elif not logged and _logs(module, side):
+        yield Place(module.path, first.lineno, "`print` in a package whose modules log")
+
+
+_SHOWS: Final = re.compile(r"(^|_)(print|show|display|dump|help|main|log|report|summary|debug)(_|$)|^pprint|^__\w+main")
+"""Names of functions whose work is to print."""
+_PRINTS: Final = re.compile(r"^\s*print\(", re.MULTILINE)
+_LOGS: Final = re.compile(rf"\b_?log(?:ger|ging)?\.(?:{'|'.join(sorted(_LEVELS))})\(", re.IGNORECASE)
+
+
+def _logs(module: Module, side: Side) -> bool:
+    """Whether most modules of a package that say something log it, and few print."""
+    root = f"{module.path.removesuffix(side.below_source(module.path))}{module.package.partition('.')[0]}/"
+    if ("logs", root) not in side.known:
+        paths = [each for each in side.packages.values() if each.startswith(root)] if module.package else []
+        texts = [side.text(each) or "" for each in paths if not _PROGRAM.search(each) and not is_test(each)]
+        prints = sum(bool(_PRINTS.search(each)) for each in texts if "__main__" not in each)
+        side.known["logs", root] = sum(bool(_LOGS.search(each)) for each in texts) >= LOGS_PER_PRINT * max(1, prints)
+    return bool(side.known["logs", root])
 
 
 def _own_logging(module: Module, side: Side) -> str:
@@ -135,8 +157,8 @@ def logger_of_another_kind(module: Module, side: Side) -> Iterator[Place]:
 
 NAMED_PER_OTHER: Final = 3
 """Loggers with a literal name for each one without, from which names are the habit."""
-LOGGED_PER_PRINT: Final = 2
-"""Calls of a logger for each `print`, from which logging is what the module does."""
+LOGS_PER_PRINT: Final = 4
+"""Modules that log for each one that prints, the new one included, from which logging is the habit of a package."""
 
 
 def file_left_open(module: Module, _side: Side) -> Iterator[Place]:
