@@ -73,6 +73,22 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "        return score(sample)\n",
             "def f(tokenizer):\n    if is_byte_level(tokenizer):\n"
             "        raise NotImplementedError('supports only ByteLevel tokenizers')\n",
+            "def f(self):\n    if self.tokenizer is not None:\n        return\n    self.save(1, self.tokenizer)\n",
+            "def f(model, kind):\n    if model:\n        return model\n    own = isinstance(model, kind)\n"
+            "    return own\n",
+            "import wandb\n\n\ndef f(args):\n    if args.use_wandb:\n        return\n    wandb.finish()\n",
+            "def f(path, load):\n    if path is None:\n        assert 'step_' in path\n    return load(path)\n",
+            "def f(c):\n    if c.size is not None:\n        raise ValueError('Please set size in the settings')\n",
+            "def f(self):\n    if self.config.folder:\n        raise ValueError('folder must be provided to test')\n",
+            "def f(call):\n    if callable(call):\n        raise ValueError(f'{call} is not callable')\n",
+            "def f(self):\n    if self.lora_rank is None:\n        raise ValueError('`lora_rank` is only valid')\n",
+            "import importlib.util\n\n\ndef has_x():\n    if importlib.util.find_spec('x') is not None:\n"
+            "        return False\n    import x\n\n    return x.works()\n",
+            "def f(c):\n    if c.rank is not None:\n        raise ValueError('Attention requires rank to be set')\n",
+            "class C:\n    def on_log(self, state):\n        if not state.is_main:\n            return\n"
+            "        if self.bar is not None:\n            self.bar.close()\n\n    def on_end(self, state):\n"
+            "        if state.is_main:\n            return\n        if self.bar is not None:\n"
+            "            self.bar.close()\n",
         ],
         [
             "def f(rows):\n    if isinstance(rows, list):\n        return None\n    return rows.get('a')\n",
@@ -88,6 +104,16 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "            raise ValueError('Drop last must be True.')\n",
             "def f(model, make):\n    if hasattr(model, 'optimizer'):\n        return None\n"
             "    model.optimizer = make()\n    return model.optimizer.state\n",
+            "def f(self):\n    if self.tokenizer is not None:\n        return self.tokenizer.name\n"
+            "    return self.save(1, self.tokenizer)\n",
+            "def f(model, init, logger):\n    if model:\n        return model\n    logger.info('none', model)\n"
+            "    model = init()\n    return init(model)\n",
+            "def f(args, wandb):\n    if args.use_wandb:\n        return\n    wandb.finish()\n",
+            "def f(c):\n    if c.size is not None:\n        raise ValueError('Please set length instead of size')\n",
+            "def f(self):\n    if self.lora_rank is None:\n        raise ValueError('`lora_rank` cannot be None')\n",
+            "class C:\n    def on_log(self, state):\n        if not state.is_main:\n            return\n"
+            "        self.send(state)\n\n    def on_end(self, state):\n        if state.is_main:\n"
+            "            return\n        self.receive(state)\n",
         ],
     ),
     "swallowed-error": (

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+from collections import defaultdict
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _SAYS_MISSING: Final = re.compile(
     r"\b(?:not (?:set|found(?! in\b)|initiali[sz]ed|given|provided|specified|loaded|defined)|"
-    r"missing|required|uninitiali[sz]ed)|\brequires an? \w+ to be set|"
+    r"missing|required|uninitiali[sz]ed)|\brequires (?:an? )?\w+ to be set|"
     r"\bmust (?:be (?:given|provided|set|specified|initiali[sz]ed)|pass|provide|specify)|"
     r"^no\b|\b(?:is|are|was|were|not be) empty\b"
 )
@@ -33,7 +34,7 @@ _NAMED_MISSING: Final = re.compile(
 _CONDITIONAL: Final = re.compile(r"\b(when|if|with|without|unless|for|but|because|since|both|cannot|can't|only)\b")
 """Words of a message that speaks of something else: "y is required when x is set"."""
 _DEPRECATES: Final = re.compile(r"^(?:passing|giving|using) .*\b(?:is|are) (?:deprecated|no longer)", re.IGNORECASE)
-_READS: Final = re.compile(r"(?:load|open|read|parse|import)_\w|open$")
+_READS: Final = re.compile(r"(?:load|open|read|parse|import)_\w|open$|^(?:exists|isdir|isfile|len)$")
 """Names of functions that read what is behind their argument."""
 _CLOSE: Final = 0.87
 """Likeness of two names of which one is taken for the other misspelt."""
@@ -46,16 +47,19 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
         for at, test in enumerate(both or [node.test]):
             name, is_none = _compared_with_none(test)
             set_since = any(_may_set(each, name) for one in both[at + 1 :] for each in ast.walk(one))
-            used = _first_use(module, node.body, name) if is_none and not set_since else None
-            if used is None and is_none and not set_since:
+            if is_none and not set_since:
                 calls = [each for each in _sure(node.body[0]) if isinstance(each, ast.Call) and len(each.args) == 1]
                 reading = (each for each in calls if _READS.match(last_name(each.func)))
                 used = next((each for each in reading if ast.unparse(each.args[0]) == name), None)
+                used = used or _first_use(module, node.body, name)
+            else:
+                used = None
             if used is not None:
                 yield Place(module.path, used.lineno, f"`{ast.unparse(used)}` where `{name}` is None")
         name, is_none = _compared_with_none(node.test)
         if name and not is_none and not node.orelse and isinstance(node.body[-1], _LEAVES):
             used = _first_use(module, _following(module, node), name) or _read_next(_following(module, node), name)
+            used = used or _handed_on(node.body, _following(module, node), name)
             if used is not None:
                 yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where `{name}` is None")
         if not node.orelse and isinstance(node.body[-1], _LEAVES):
@@ -77,11 +81,38 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
         reasons = _raised_where_right(node.test, node.body[-1]) if isinstance(node.body[-1], ast.Raise) else iter(())
         for said in itertools.islice(reasons, 1):
             yield Place(module.path, node.lineno, said)
-        there = name if name and not is_none else _plain_name(node.test)
+        whole = isinstance(node.test, ast.Name | ast.Attribute)
+        there = name if name and not is_none else ast.unparse(node.test) if whole else ""
         if isinstance(node.test, ast.Call) and last_name(node.test.func) == "hasattr" and len(node.test.args) == 2:
             there = ast.unparse(node.test.args[1]).strip("'\"")
         if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
             yield Place(module.path, node.lineno, f"says that `{there}` is missing where it is there")
+    yield from _turned_twins(module)
+
+
+def _turned_twins(module: Module) -> Iterator[Place]:
+    """Find the one `if on_main(): return` beside several `if not on_main(): return` in front of the same statement."""
+    groups: defaultdict[tuple[str, ...], list[tuple[bool, ast.If]]] = defaultdict(list)
+    for node in module.nodes(ast.If):
+        turned = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
+        asked = node.test.operand if isinstance(node.test, ast.UnaryOp) and turned else node.test
+        rest = _following(module, node)
+        if (
+            not node.orelse
+            and isinstance(node.body[0], _LEAVES)
+            and isinstance(asked, ast.Attribute | ast.Call)
+            and rest
+        ):
+            groups[tuple(map(ast.unparse, (asked, *node.body, rest[0])))].append((turned, node))
+    for guards in groups.values():
+        odd = [(turned, node) for turned, node in guards if sum(each is turned for each, _ in guards) == 1]
+        alone = len(guards) > len(odd) == 1
+        if alone or (len(odd) == len(guards) == 2 and _ON_ONE.search(ast.unparse(odd[1][1].test))):
+            said = f"leaves where `{ast.unparse(odd[-1][1].test)}`, and its like where not"
+            yield Place(module.path, odd[-1][1].lineno, said)
+
+
+_ON_ONE: Final = re.compile(r"main|master|rank|zero|primary")
 
 
 def _left_when_there(module: Module, node: ast.If) -> Iterator[Place]:
@@ -92,12 +123,16 @@ def _left_when_there(module: Module, node: ast.If) -> Iterator[Place]:
     used = _first_use(module, rest, name) if name else None
     index = used.slice if isinstance(used, ast.Subscript) else None
     index = index.operand if isinstance(index, ast.UnaryOp) else index
-    taken = _read_next(rest, name) if isinstance(node.test, ast.Name) and not _FLAG.search(name) else None
+    taken = _read_next(rest, name) if name and not _FLAG.search(last_word(name)) else None
+    part = re.match(r"(?:enable|use|with)_(\w+)$", last_word(name))
+    if part is not None and part[1] in module.imported and any(f"{part[1]}." in ast.unparse(each) for each in rest):
+        yield Place(module.path, node.lineno, f"goes on with `{part[1]}` only where `{name}` is off")
     if taken is not None and not isinstance(index, ast.Constant):
         yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(taken)}` only where `{name}` is empty")
     if used is not None and isinstance(index, ast.Constant) and type(index.value) is int:
         yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where `{name}` is empty")
-    if isinstance(asked, ast.Call) and (needed := _needs_it(module, rest, asked)):
+    found = asked.left if isinstance(asked, ast.Compare) and isinstance(asked.ops[0], ast.IsNot) else asked
+    if isinstance(found, ast.Call) and (needed := _needs_it(module, rest, found)):
         yield Place(module.path, node.lineno, f"goes on with `{needed}` only where `{ast.unparse(asked)}` is false")
     name, is_none = _compared_with_none(node.test)
     left = node.body[0].value if isinstance(node.body[0], ast.Return) else None
@@ -122,6 +157,9 @@ def _needs_it(module: Module, rest: Sequence[ast.stmt], asked: ast.Call) -> str:
         roots = [each.module or "" if isinstance(each, ast.ImportFrom) else each.names[0].name for each in lazy]
         wanted = [each for each in roots if each.partition(".")[0].replace("_", "").startswith(package)]
         return f"import {wanted[0]}" if wanted and package else ""
+    if name == "find_spec" and of:
+        wanted = [each.names[0].name for each in lazy if isinstance(each, ast.Import)]
+        return next((f"import {each}" for each in wanted if repr(each) == of[0]), "")
     attribute = asked.args[1].value if len(of) == 2 and isinstance(asked.args[1], ast.Constant) else None
     used: ast.expr | None = None
     if name == "hasattr" and isinstance(attribute, str):
@@ -170,11 +208,12 @@ _FLAG: Final = re.compile(
 
 def _read_next(rest: Sequence[ast.stmt], name: str) -> ast.expr | None:
     """Return the call or loop that first takes a name, where nothing may have given it a value before."""
-    for statement in rest if "." not in name else ():
-        nodes = [each for each in ast.walk(statement) if isinstance(each, ast.Name) and each.id == name]
+    for statement in rest[:1] if "." in name else rest:
+        nodes = [each for each in ast.walk(statement) if isinstance(each, ast.Name | ast.Attribute)]
+        nodes = [each for each in nodes if ast.unparse(each) == name]
         if any(not isinstance(each.ctx, ast.Load) for each in nodes):
             return None
-        if isinstance(statement, ast.For) and isinstance(statement.iter, ast.Name) and statement.iter.id == name:
+        if isinstance(statement, ast.For) and statement.iter in nodes:
             return statement.iter
         simple = isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return | ast.With | ast.For | ast.If)
         value = statement.items[0].context_expr if isinstance(statement, ast.With) else getattr(statement, "iter", None)
@@ -183,12 +222,38 @@ def _read_next(rest: Sequence[ast.stmt], name: str) -> ast.expr | None:
             return None
         calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)] if nodes and value is not None else []
         for call in calls:
-            of = call.args[0] if len(call.args) == 1 and last_name(call.func) in _TAKE_SOMETHING else None
-            if isinstance(of, ast.Name) and of.id == name:
+            size = 2 if last_name(call.func) == "isinstance" else 1
+            of = call.args[0] if len(call.args) == size and last_name(call.func) in _TAKE_SOMETHING else None
+            if of in nodes:
                 return call
         if nodes:
             return None
     return None
+
+
+def _handed_on(body: Sequence[ast.stmt], rest: Sequence[ast.stmt], name: str) -> ast.expr | None:
+    """Return the call that is given a name next, where nothing may have given it a value before, if a branch returns
+    nothing but a constant or the name; of an attribute, in the next statement."""
+    value = body[0].value if isinstance(body[0], ast.Return) else None
+    plain = value is None or isinstance(value, ast.Constant) or ast.unparse(value) == name
+    if len(body) > 1 or not plain or isinstance(body[0], ast.Raise):
+        return None
+    for statement in rest[:1] if "." in name else rest:
+        nodes = [each for each in ast.walk(statement) if isinstance(each, ast.Name | ast.Attribute)]
+        nodes = [each for each in nodes if ast.unparse(each) == name]
+        if not nodes:
+            continue
+        if isinstance(statement, ast.Assign | ast.Expr | ast.Return) and isinstance(nodes[0].ctx, ast.Load):
+            calls = [each for each in _sure(statement) if isinstance(each, ast.Call)]
+            told = (each for each in calls if not _SAYS.search(ast.unparse(each.func)))
+            own = any(not isinstance(each.ctx, ast.Load) for each in nodes)
+            handed = (each for each in told if any(one in nodes for one in each.args)) if not own else iter(())
+            return next(handed, None)
+        return None
+    return None
+
+
+_SAYS: Final = re.compile(r"log|warn|print|format|^(?:str|repr|bool|super)$", re.IGNORECASE)
 
 
 _TAKE_SOMETHING: Final = frozenset(
@@ -197,6 +262,7 @@ _TAKE_SOMETHING: Final = frozenset(
         "enumerate",
         "get_rank",
         "get_world_size",
+        "isinstance",
         "len",
         "listdir",
         "makedirs",
@@ -248,7 +314,8 @@ def _raised_where_right(test: ast.expr, raised: ast.Raise) -> Iterator[str]:
     flag = re.escape(last_word(_plain_name(test)).strip("_").replace("_", " "))
     if flag and re.search(rf"\b{flag}[`'\"]? (?:must|has to|should) be (?:true|set|enabled)\b", _squashed(text, " ")):
         yield f"says that `{ast.unparse(test)}` must be true where it is"
-    said = re.match(r"_?(?:is|has|supports)_(\w{6,})$", last_name(test.func)) if isinstance(test, ast.Call) else None
+    asks = re.compile(r"(?:_?(?:is|has|supports)_(?=\w{6})|(?=callable$))(\w+)$")
+    said = asks.match(last_name(test.func)) if isinstance(test, ast.Call) else None
     if said is not None and re.search(rf"(?:only|not)\w{{0,12}}{_squashed(said[1])[:9]}", _squashed(text)):
         yield f"says that only what `{ast.unparse(test)}` holds for is right where it holds"
     if (
@@ -258,6 +325,11 @@ def _raised_where_right(test: ast.expr, raised: ast.Raise) -> Iterator[str]:
         and words in text.replace("_", " ").lower()
     ):
         yield f"says that `{name}` is not supported where it is None"
+    only = (
+        r"is only (?:allowed|supported|used|valid)|can only be used|(?:can|must|should)(?:not| not) be (?!none|empty)"
+    )
+    if is_none and words and re.match(rf"\W*{re.escape(words)}\W* (?:{only})", text.replace("_", " ").lower()):
+        yield f"says where `{name}` is right, and it is None"
     failed = re.match(rf"{_FAILED.pattern} (?:the |an? )?{re.escape(words)}", text.replace("_", " "), re.IGNORECASE)
     if name and not is_none and failed and not _NAMED_MISSING.search(name):
         yield f"says that something failed where `{name}` is there"
@@ -327,10 +399,11 @@ def _first_use(module: Module, body: Sequence[ast.stmt], name: str, exact: str =
             caught = any(each is None or (isinstance(each, ast.expr) and last_name(each) in _OF_NONE) for each in kinds)
             return None if caught else _first_use(module, statement.body, name, exact)
         if not isinstance(
-            statement, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Raise | ast.If
+            statement,
+            ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr | ast.Return | ast.Raise | ast.If | ast.Assert,
         ):
             return None
-        head = statement.test if isinstance(statement, ast.If) else statement
+        head = statement.test if isinstance(statement, ast.If | ast.Assert) else statement
         nodes = _sure(head)
         found = next((each for each in nodes if _uses(each, name, exact)), None)
         if isinstance(found, ast.expr):
@@ -363,6 +436,8 @@ def _uses(node: ast.AST, name: str, exact: str) -> bool:
         values = [node.value]
     if isinstance(node, ast.BinOp) and isinstance(node.op, _ARITHMETIC):
         values = [node.left, node.right]
+    if isinstance(node, ast.Compare) and isinstance(node.ops[-1], ast.In | ast.NotIn):
+        values = [node.comparators[-1]]
     return any(ast.unparse(each) == name for each in values)
 
 
@@ -421,6 +496,8 @@ def _complains_about(raised: ast.Raise, name: str) -> bool:
     other = _CONDITIONAL.search(text)
     end = other.start() if other is not None else len(text)
     if re.search(rf"\brequires (?:an? |the )?[`'\"]{re.escape(last_word(name))}[`'\"]", text):
+        return True
+    if re.search(rf"\bplease (?:pass|provide|set|specify) (?:an? |the )?[`'\"]?{re.escape(words)}\b", text):
         return True
     return about is not None and about.start() < end and "both" not in text and bool(_SAYS_MISSING.search(text[:end]))
 
