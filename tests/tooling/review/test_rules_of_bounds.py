@@ -98,6 +98,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x, m):\n    good_logits, bad_logits = x.chunk(2, dim=0)\n"
             "    good_mask, bad_mask = m.chunk(2, dim=1)\n"
             "    return good_logits[good_mask], bad_logits[bad_mask]\n",
+            "from torch import cat\n\n\ndef f(q_rope, q_plain, k_rope, k_plain):\n"
+            "    return cat([q_plain, q_rope], dim=0), cat([k_plain, k_rope], dim=-1)\n",
+            "def f(logits, mask, labels, n):\n    one = logits.detach().chunk(n, dim=0)\n"
+            "    two = mask.chunk(n, dim=0)\n    three = labels.chunk(n, dim=1)\n    return one, two, three\n",
         ],
         [
             "from torch import cat\n\n\ndef f(p_ids, a_ids, p_mask, a_mask):\n    ids = cat([p_ids, a_ids], dim=1)\n"
@@ -107,6 +111,10 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x, m):\n    good_logits, bad_logits = x.chunk(2, dim=0)\n"
             "    left_mask, right_mask = m.chunk(2, dim=1)\n"
             "    return good_logits, bad_logits, left_mask, right_mask\n",
+            "from torch import cat\n\n\ndef f(q_rope, q_plain, k_rope, k_full):\n"
+            "    return cat([q_plain, q_rope], dim=0), cat([k_full, k_rope], dim=-1)\n",
+            "def f(logits, mask, labels, n):\n    one = logits.chunk(n, dim=0)\n    two = mask.chunk(n, dim=0)\n"
+            "    three = labels.chunk(n - 1, dim=1)\n    return one, two, three\n",
         ],
     ),
     "index-elsewhere": (
@@ -114,11 +122,17 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x, labels):\n    return x.gather(dim=0, index=labels.unsqueeze(-1)).squeeze(-1)\n",
             "import torch\n\n\ndef f(x, i):\n    return torch.gather(x, dim=-1, index=i.unsqueeze(0))\n",
             "def f(x, mask):\n    return (x * mask).sum(dim=0) / mask.sum(dim=-1).clamp(min=1)\n",
+            "def f(x, loss_mask):\n    counts = loss_mask.sum(dim=-1)\n"
+            "    return (x * loss_mask).sum(dim=0) / (counts + 1e-8)\n",
+            "def f(is_end):\n    return is_end.int().argmax(dim=0)[is_end.any(dim=1)]\n",
         ],
         [
             "def f(x, labels):\n    return x.gather(dim=-1, index=labels.unsqueeze(-1)).squeeze(-1)\n",
             "def f(x, i):\n    return x.gather(dim=1, index=i.unsqueeze(-1))\n",
             "def f(x, mask):\n    return (x * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)\n",
+            "def f(x, loss_mask, others):\n    counts = loss_mask.sum(dim=-1)\n"
+            "    return (x * loss_mask).sum(dim=0) / others, counts\n",
+            "def f(is_end, rows):\n    return is_end.int().argmax(dim=0)[rows.any(dim=1)]\n",
         ],
     ),
     "bound-contradicts": (
@@ -129,6 +143,9 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(n):\n    assert n >= 0, f'n must be > 0, got {n}'\n",
             "def f(n, max_size):\n    if n >= max_size:\n        raise ValueError(f'n exceeds {max_size}')\n",
             "class Node:\n    def __lt__(self, other):\n        return self.score <= other.score\n",
+            "def f(got, base):\n    assert got['a'] >= base['a'], f\"{got['a']} > {base['a']}\"\n",
+            'def is_old(name, limit):\n    """Say whether version < limit."""\n    version = name.find()\n'
+            "    return int(version) <= int(limit)\n",
         ],
         [
             "def f(n):\n    if n < 2:\n        raise ValueError(f'needs at least 2 answers, got {n}')\n",
@@ -137,6 +154,9 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(rows):\n    assert len(rows) > 0, 'needs at least one row'\n",
             "def f(i, max_size):\n    if i >= max_size:\n        raise ValueError(f'i exceeds {max_size}')\n",
             "def f(kept):\n    if kept <= 0:\n        raise ValueError('`kept` must be greater than or equal to 1.')\n",
+            "def f(got, base):\n    assert got['a'] >= base['a'], f\"{got['a']} < {base['a']}\"\n",
+            'def cut(version, limit):\n    """Cut where version < limit, and keep where version <= limit."""\n'
+            "    return version <= limit\n",
         ],
     ),
     "always-holds": (
@@ -146,6 +166,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(hits, tries):\n    return hits / tries if tries >= 0 else 0.0\n",
             "def f(x, mask, done):\n    return (mask.sum(dim=-1) >= 0) & done, x.dim() >= 0\n",
             "def f(x, group):\n    if group.world_size >= 1:\n        x = group.sum(x)\n    return x\n",
+            "def f(equal_mask, warn):\n    equal_count = int(equal_mask.sum())\n    if equal_count >= 0:\n"
+            "        warn(equal_count)\n",
         ],
         [
             "def f(errors):\n    if len(errors) > 0:\n        raise RuntimeError(errors)\n",
@@ -153,6 +175,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(hits, tries):\n    return hits / tries if hits >= 0 else 0.0\n",
             "def f(world_size):\n    assert world_size >= 1\n    return 1 <= world_size\n",
             "def f(c):\n    return c.pp_size if c.pp_size >= 1 else 1, c.num_frozen >= 0 and c.num_frozen\n",
+            "def f(gains, warn):\n    a_count = int(gains.sum())\n    if a_count >= 0:\n        warn(a_count)\n",
         ],
     ),
     "index-at-length": (
@@ -160,10 +183,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x, use):\n    i = 0\n    while i <= len(x):\n        use(x[i])\n        i += 1\n",
             "def f(rows, n):\n    return [i for i in rows if i <= 0 or i >= n]\n",
             "def f(size):\n    return size[0] <= 512 and size[1] < 512\n",
+            "def f(args):\n    return args[1] if len(args) >= 1 else None\n",
+            "def f(last_width, last_height, least):\n    return last_height < least or last_width <= least\n",
         ],
         [
             "def f(x, use):\n    i = 0\n    while i < len(x):\n        use(x[i])\n        i += 1\n",
             "def f(rows, n):\n    return [i for i in rows if i < 0 or i >= n]\n",
+            "def f(args):\n    return args[0] if len(args) >= 1 else None\n",
+            "def f(width, depth, least):\n    return width < least or depth <= least\n",
             "def f(size, x, i):\n    return (size[0] <= 512 and size[1] < 256) or (i <= len(x) and x[:i])\n",
         ],
     ),
@@ -176,6 +203,9 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x, n, use):\n    for t in range(n - 1):\n        use(x[t] if t < n - 1 else 0)\n",
             "def f(tasks, use):\n    for i in range(len(tasks) - 1):\n        if tasks[i]:\n"
             "            use(tasks[i])\n",
+            "def f(config, make):\n    return [make(i) for i in range(config.num_hidden_layers - 1)]\n",
+            "def f(data, out, ends):\n    for i in range(len(data) - 1):\n        out[i] = data[i]\n"
+            "    return out, ends.shape[-1]\n",
         ],
         [
             "def f(workers):\n    for i in range(len(workers)):\n        workers[i].start()\n",
@@ -202,6 +232,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(chosen_ids, rejected_ids, chosen_pad, rejected_pad, cat):\n"
             "    chosen_all = cat([chosen_ids, chosen_pad], dim=1)\n"
             "    rejected_all = cat([rejected_ids, rejected_pad], dim=0)\n    return chosen_all, rejected_all\n",
+            "def f(q_list, k_list, v_list, cat):\n    q = cat(q_list, dim=1)\n    k = cat(k_list, dim=0)\n"
+            "    v = cat(v_list, dim=0)\n    return q, k, v\n",
         ],
         [
             "def f(new, old, strict):\n    if strict:\n        taken = new > old\n    else:\n"
@@ -214,6 +246,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x, axis):\n    if axis == 'row':\n        out = x.all(axis=1)\n    else:\n"
             "        out = x.all(axis=0)\n"
             "    return out\n",
+            "def f(q_list, k_list, cat):\n    q = cat(q_list, dim=1)\n    k = cat(k_list, dim=0)\n    return q, k\n",
             "def f(x, y):\n    rows = x.sum(dim=0)\n    total = y.sum(dim=1)\n    return rows, total\n",
         ],
     ),

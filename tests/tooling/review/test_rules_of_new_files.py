@@ -199,11 +199,22 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{TORCH}def f(values):\n    _, order = torch.sort(values, descending=True, dim=0)\n"
             "    return values.gather(-1, order)\n",
             f"{TORCH}def f(x):\n    return torch.cat(x.chunk(2, dim=1)[::-1], dim=0)\n",
+            f"{TORCH}def f(x):\n    one, two = x.chunk(2, dim=1)\n    return torch.cat([two, one], dim=0)\n",
+            f"{TORCH}def f(bias):\n    return torch.cat([bias[64:], bias[:64]], dim=1)\n",
+            f"{TORCH}def f(first, ids):\n    return torch.cat([first, ids[..., :-1]], dim=0)\n",
+            f"{TORCH}def f(x, most):\n    shape = list(x.shape)\n    shape[-1] = most\n"
+            "    pad = torch.full(shape, 0)\n    return torch.cat([x, pad], dim=0)\n",
+            f"{TORCH}def f(x, best, some):\n    full = torch.zeros_like(x)\n    full.scatter_(1, best, some)\n"
+            "    return full / full.sum(dim=0, keepdim=True)\n",
         ],
         [
             f"{TORCH}def f(q, n, turn):\n    first, rest = q[..., :n], q[..., n:]\n"
             "    return torch.cat([turn(first), rest], dim=-1)\n",
             f"{TORCH}def f(values):\n    _, order = torch.sort(values, dim=0)\n    return values.gather(0, order)\n",
+            f"{TORCH}def f(x):\n    return torch.cat([x[:64], x[64:]], dim=1)\n",
+            f"{TORCH}def f(x):\n    return torch.cat([x[..., :8], x[..., 8:]], dim=0)\n",
+            f"{TORCH}def f(x, most):\n    shape = list(x.shape)\n    shape[0] = most\n"
+            "    pad = torch.full(shape, 0)\n    return torch.cat([x, pad], dim=0)\n",
             f"{TORCH}def f(x, n):\n    rest = x[..., n:]\n    rest = rest.mean(dim=-1)\n"
             "    return torch.cat([x, rest], dim=0)\n",
         ],

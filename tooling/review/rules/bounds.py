@@ -64,6 +64,10 @@ def bound_contradicts(module: Module, _side: Side) -> Iterator[Place]:
     guards += [(each, each.test, each.msg, False) for each in module.nodes(ast.Assert) if each.msg is not None]
     for statement, test, message, refused in guards:
         asked = _asked(test)
+        shown = [rf"\{{{re.escape(each)}(?::[^{{}}]*)?\}}" for each in asked[::2]] if asked is not None else []
+        told = re.search(rf"{shown[0]} ?([<>]=?) ?{shown[1]}", ast.unparse(message)) if shown and not refused else None
+        if told is not None and asked is not None and f"{told[1]}=" == _SIGNS.get(asked[1]):
+            yield Place(module.path, statement.lineno, f"`{ast.unparse(test)}`, and its message says `{told[1]}`")
         said = "".join(str(each.value) for each in ast.walk(message) if isinstance(each, ast.Constant)).lower()
         found = [kind for kind, words in _ALLOWS if words.search(said)]
         if asked is None or _other_number(asked[2], said):
@@ -78,15 +82,30 @@ def bound_contradicts(module: Module, _side: Side) -> Iterator[Place]:
         if told and asked[1] is wrong and (found[0] is not ast.Lt or asked[2] == "0"):
             said = f"`{ast.unparse(test)}` and its error differ about what is right where both are equal"
             yield Place(module.path, statement.lineno, said)
+    yield from equal_ones(module)
+
+
+def equal_ones(module: Module) -> Iterator[Place]:
+    """Find `<=` in `__lt__`, and in a function whose docstring says `<` of the same two names."""
     for function in module.functions():
         strict = {"__gt__": ast.GtE, "__lt__": ast.LtE}.get(function.name)
-        for each in own_nodes(function) if strict is not None else ():
-            value = each.value if isinstance(each, ast.Return) else None
-            asked = _asked(value) if value is not None else None
-            if value is not None and asked is not None and asked[1] is strict and "self." in asked[0]:
-                yield Place(module.path, value.lineno, f"`{function.name}` holds for equal ones")
+        words = ast.get_docstring(function) or "" if " < " in module.text or " > " in module.text else ""
+        for each in own_nodes(function) if strict is not None or " < " in words or " > " in words else ():
+            asked = _asked(each) if isinstance(each, ast.Compare) else None
+            if not isinstance(each, ast.Compare) or asked is None:
+                continue
+            if asked[1] is strict and "self." in asked[0] and isinstance(module.parents[each], ast.Return):
+                yield Place(module.path, each.lineno, f"`{function.name}` holds for equal ones")
+            sides = (
+                one.args[0] if isinstance(one, ast.Call) and one.args else one for one in (each.left, *each.comparators)
+            )
+            names, sign = [re.escape(last_name(one)) for one in sides], _SIGNS.get(asked[1], "")
+            told = re.findall(rf"\b{names[0]}`* ([<>]=?) `*{names[1]}\b", words) if sign and all(names) else []
+            if sign[:1] in told and sign not in told:
+                yield Place(module.path, each.lineno, f"`{ast.unparse(each)}`, and the docstring says `{sign[0]}`")
 
 
+_SIGNS: Final[dict[type[ast.cmpop], str]] = {ast.GtE: ">=", ast.LtE: "<="}
 _NEGATED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.Gt: ast.LtE,
     ast.GtE: ast.Lt,
@@ -150,6 +169,11 @@ def _only_counts(module: Module, name: ast.Name) -> bool:
     starts = [each for each in stores if isinstance(each, ast.Assign) and ast.unparse(each.value) == "0"]
     grows = [each for each in stores if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add)]
     plain = all(re.fullmatch(r"\d+|len\(.*\)", ast.unparse(each.value)) for each in grows)
+    made = ast.unparse(stores[0].value) if len(stores) == 1 and isinstance(stores[0], ast.Assign) else ""
+    if made and re.search(r"^(?:int\()?(?:[\w.]*count_nonzero|len)\(|\.count\([^()]*\)$", made):
+        return True
+    if re.search(r"count|^num_", name.id) and re.search(r"(?:mask\w*|equal|valid)\.(?:int\(\)\.)?sum\(\)", made):
+        return True
     return bool(starts) and bool(grows) and plain and len(starts) + len(grows) == len(stores)
 
 
@@ -175,6 +199,16 @@ def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(
                 module.path, test.lineno, f"`{taken}` is taken where `{ast.unparse(test)}` lets it be one too far"
             )
+    branches: list[ast.If | ast.IfExp] = [*module.nodes(ast.If), *module.nodes(ast.IfExp)]
+    for branch in branches:
+        asked = _asked(branch.test)
+        if asked is not None and asked[1] is ast.GtE and asked[0].startswith("len(") and asked[2].isdigit():
+            taken = f"{asked[0][4:-1]}[{asked[2]}]"
+            body = branch.body[0] if isinstance(branch.body, list) else branch.body
+            first = [each for each in ast.walk(body) if isinstance(each, ast.Subscript)]
+            if any(ast.unparse(each) == taken for each in first):
+                said = f"`{taken}` is taken where `{ast.unparse(branch.test)}`: it may be one too far"
+                yield Place(module.path, branch.lineno, said)
     for either in module.nodes(ast.BoolOp):
         pair = [each for value in either.values if (each := _asked(value)) is not None]
         if len(pair) != 2 or len(either.values) != 2:
@@ -191,9 +225,12 @@ def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
             yield Place(
                 module.path, either.lineno, f"`{ast.unparse(either)}` leaves out the first: an index begins at 0"
             )
-        like = re.sub(r"\d+", "#", one) == re.sub(r"\d+", "#", other) and one != other and low == high
+        like = one != other and low == high and len({re.sub(_ONE_OF_TWO, "#", each) for each in (one, other)}) == 1
         if like and {first, second} in ({ast.Lt, ast.LtE}, {ast.Gt, ast.GtE}):
             yield Place(module.path, either.lineno, f"`{ast.unparse(either)}` compares two like things in two ways")
+
+
+_ONE_OF_TWO: Final = re.compile(r"\d+|width|height|(?<![^\W_])[hwxy](?![^\W_])")
 
 
 def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
@@ -215,8 +252,15 @@ def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
         # Pairs need all but one, and so does who treats the last one apart; nobody does with epochs.
         pairs = rf"\b{re.escape(one)} [+-] 1\b(?!\) \*)|\[:{re.escape(one)}\]"
         apart = None if re.search(r"epochs$", count) else _LAST.search(around)
+        if apart is not None and apart[0] == "[-1]" and f"[{one}]" in text:
+            # `rows[-1]` after a loop over `rows[i]` treats the last one apart; that of something else does not.
+            taken = set(re.findall(rf"([\w.]+)\[{re.escape(one)}\]", text))
+            own = "|".join(map(re.escape, taken))
+            apart = _LAST.search(re.sub(rf"(?<![\w.])(?!(?:{own})\[)[\w.]+\[-1\]", "", around))
         paired = re.search(pairs, text.replace(less, "")) or apart
-        plain = not one.startswith("_") and _COUNT.search(count) and not paired
+        layers = re.search(r"num_\w*layers", count) and (f"[{one}" in text or count.endswith(".num_hidden_layers"))
+        counted = _COUNT.search(count) or layers
+        plain = not one.startswith("_") and counted and not paired
         always = loop is not None and f"{one} < {less}" in text
         told = any("last" in line for line in module.lines[call.lineno - 2 : call.lineno + 1])
         if (plain or always or isinstance(bound.left, ast.Constant)) and not told:
@@ -224,7 +268,7 @@ def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
 
 
 _ITERATORS: Final = frozenset({"enumerate", "iter", "list", "reversed", "tqdm", "zip"})
-_LAST: Final = re.compile(r"\[-1\]|\blast|retr|attempt|final|\bnext\(")
+_LAST: Final = re.compile(r"\[-1\]|\blast|retr|attempt|final|\bnext\((?!iter\()")
 
 RULES: Final = (
     Rule("bound-contradicts", Severity.MEDIUM, in_tests=False, in_file=bound_contradicts),

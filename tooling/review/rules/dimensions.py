@@ -110,7 +110,10 @@ def unlike_twin(module: Module, _side: Side) -> Iterator[Place]:
             held = module.parents.get(call)
             if isinstance(held, ast.Assign) and last_name(call.func) in {"cat", "concat"}:
                 branches[ast.unparse(held.targets[0])].append(call)
+            elif isinstance(held, ast.Assign) and isinstance(held.targets[0], ast.Name):
+                branches[" ".join(map(ast.unparse, (*call.args, call.func)[:-1]))].append(call)
         for calls in (*twins.values(), *(each for each in branches.values() if len(each) > 2)):
+            calls.sort(key=lambda each: each.lineno)
             dims = [_dimension(each) for each in calls]
             if len(set(dims)) == 2 and (0 in dims or calls in twins.values()):
                 # The one that is alone with its dimension; of two, the later one
@@ -131,6 +134,9 @@ def _parts(module: Module, call: ast.Call) -> list[str]:
         given = call.args[0] if call.args else None
         joined = given.elts if isinstance(given, ast.List | ast.Tuple) else []
     stems = [_stem(each) for each in joined]
+    halves = [last_name(each).partition("_")[::2] for each in joined if isinstance(each, ast.Name)]
+    if len(halves) == len(joined) and not all(stems) and len({first for first, _ in halves}) == 1:
+        return [rest for _, rest in halves]  # "no_pe", "pos_emb" of `q_no_pe, q_pos_emb`
     return stems if set(stems) - {"_"} else []
 
 
@@ -157,15 +163,23 @@ def odd_twin(module: Module, _side: Side) -> Iterator[Place]:
     chosen = chosen_rewards.gather(dim=-1, index=chosen_mask.sum(-1))
     rejected = rejected_rewards.gather(dim=0, index=rejected_mask.sum(-1))
     """
-    pairs = [pair for block in blocks(module) for step in (1, 2) for pair in zip(block, block[step:], strict=False)]
-    for one, other in pairs:
+    pairs = [
+        (*pair, block) for block in blocks(module) for step in (1, 2) for pair in zip(block, block[step:], strict=False)
+    ]
+    for one, other, block in pairs:
         found: list[tuple[str, str, str]] = []
         if type(one) is not type(other) or not isinstance(one, _PLAIN) or not _compare(one, other, found):
             continue
         named = [(first, second) for kind, first, second in found if kind == "name"]
         hard = [each for each in found if each[0] != "name"]
         words = {_first_changed(*pair) for pair in named}
-        if len(hard) == len(words) == 1 < len(named) and not any(set(each) & _ENDS for each in words):
+        if not len(hard) == len(words) == 1 < len(named):
+            continue
+        ends = set(*words) & _ENDS
+        # Keys and values may lie otherwise than queries; where two of the three agree, they do not.
+        near = block[max(0, block.index(one) - 1) : block.index(other) + 2] if ends and ends <= {"k", "q", "v"} else []
+        thirds = [(each, twin) for each in near if each not in {one, other} for twin in (one, other)]
+        if not ends or any(_compare(*pair, same := []) and all(each[0] == "name" for each in same) for pair in thirds):
             kind, first, second = hard[0]
             said = f"`{second}` where its twin has `{first}`: {kind}"
             yield Place(module.path, other.lineno, said, f"{module.path}:{one.lineno}")
@@ -265,10 +279,23 @@ def cut_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
                 index = keyword(call, "index") or (call.args[-1] if call.args else ast.Constant(None))
                 taken = [index] if name == "gather" else []
                 taken += getattr(call.args[0], "elts", []) if call.args and name in {"cat", "concat"} else []
+                inline = [each for each in taken if _cut_along(each) is not None]
+                bounds = [ast.unparse(each.slice) for each in inline if isinstance(each, ast.Subscript)]
+                # `cat([x[n:], x[:n]])` turns halves round; rows may well be put beside others.
+                turned = len(bounds) == 2 and bounds[0].endswith(":") and bounds[0][:-1] == bounds[1][1:]
+                if turned or (len(inline) == 1 and _cut_along(inline[0]) == -1):
+                    known[ast.unparse(inline[0])] = _cut_along(inline[0]) or 0
                 other = next((each for each in taken if known.get(ast.unparse(each), along) != along), None)
                 if other is not None and along is not None and 0 in {along, known[ast.unparse(other)]}:
                     said = f"`{ast.unparse(other)}` is made along {known[ast.unparse(other)]}, and used along {along}"
                     yield Place(module.path, call.lineno, said)
+                of = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+                if name == "scatter_" and call.args and (laid := _number(call.args[0])) is not None:
+                    known[f"{of}: laid"] = laid
+                if name == "sum" and keyword(call, "keepdim") and along == 0 and known.get(f"{of}: laid", 0):
+                    yield Place(
+                        module.path, call.lineno, f"`{of}` is filled along {known[f'{of}: laid']}, and summed along 0"
+                    )
                 halves = call.args[0] if call.args and name in {"cat", "concat"} else None
                 halves = halves.value if isinstance(halves, ast.Subscript) else halves
                 cut = isinstance(halves, ast.Call) and last_name(halves.func) in {"chunk", "split"}
@@ -288,12 +315,29 @@ def _note_cuts(statement: ast.Assign, known: dict[str, int]) -> None:
         pairs = list(zip(target.elts, of, strict=False))
     for at, (name, given) in enumerate(pairs):
         known.pop(ast.unparse(name), None)
-        cut = given.slice.elts if isinstance(given, ast.Subscript) and isinstance(given.slice, ast.Tuple) else []
-        last = len(cut) == 2 and ast.unparse(cut[0]) == "..." and isinstance(cut[1], ast.Slice)
         ordering = last_name(given.func) if isinstance(given, ast.Call) else ""
         along = _dimension(given) if isinstance(given, ast.Call) else None
-        if last or (along is not None and (ordering == "argsort" or (at == 1 and ordering in {"sort", "topk"}))):
-            known[ast.unparse(name)] = -1 if along is None else along
+        if isinstance(name, ast.Subscript) and (axis := _number(name.slice)) is not None:
+            known[f"{ast.unparse(name.value)}: shape"] = axis  # `shape[-1] = n`, and `torch.full(shape, 0)` behind it
+        elif isinstance(given, ast.Call) and ordering in {"empty", "full", "ones", "zeros"} and given.args:
+            if (axis := known.get(f"{ast.unparse(given.args[0])}: shape")) is not None:
+                known[ast.unparse(name)] = axis
+        elif _cut_along(given) == -1:
+            known[ast.unparse(name)] = -1
+        elif along is not None and (
+            ordering == "argsort"
+            or (at == 1 and ordering in {"sort", "topk"})
+            or (isinstance(target, ast.Tuple) and ordering == "chunk")
+        ):
+            known[ast.unparse(name)] = along
+
+
+def _cut_along(node: ast.expr) -> int | None:
+    """Return -1 of `x[..., n:]` and 0 of `x[n:]`."""
+    where = node.slice if isinstance(node, ast.Subscript) else None
+    if isinstance(where, ast.Tuple) and len(where.elts) == 2 and isinstance(where.elts[1], ast.Slice):
+        return -1 if ast.unparse(where.elts[0]) == "..." else None
+    return 0 if isinstance(where, ast.Slice) else None
 
 
 def index_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
@@ -317,9 +361,24 @@ def index_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
             next((one for one in ast.walk(each) if isinstance(one, ast.Call) and last_name(one.func) == "sum"), None)
             for each in (ratio.left, ratio.right)
         ]
-        dims = [_dimension(each) if each is not None else None for each in sums]
-        if None not in dims and dims[0] != dims[1] and 0 in dims and "mask" in ast.unparse(ratio.right):
+        counts, text = sums[1], ast.unparse(ratio.right)
+        around = module.function_of(ratio) if sums[0] is not None and counts is None else None
+        for made in own_nodes(around) if around is not None else ():
+            if isinstance(made, ast.Assign) and re.search(rf"\b{re.escape(ast.unparse(made.targets[0]))}\b", text):
+                summed = made.value if isinstance(made.value, ast.Call) else None
+                if summed is not None and last_name(summed.func) == "sum":
+                    counts, text = summed, ast.unparse(summed)
+        dims = [_dimension(each) if each is not None else None for each in (sums[0], counts)]
+        if None not in dims and dims[0] != dims[1] and 0 in dims and "mask" in text:
             yield Place(module.path, ratio.lineno, f"sums along {dims[0]} are divided by counts along {dims[1]}")
+
+    for taken in module.nodes(ast.Subscript):
+        pair = [each for each in (taken.value, taken.slice) if isinstance(each, ast.Call)]
+        roots = {ast.unparse(each.func).partition(".")[0] for each in pair if last_name(each.func) in _REDUCES}
+        dims = [_dimension(each) for each in pair]
+        if len(pair) == 2 and len(roots) == 1 and None not in dims and dims[0] != dims[1] and 0 in dims:
+            said = f"`{ast.unparse(taken)}` takes of what is along {dims[0]} what is along {dims[1]}"
+            yield Place(module.path, taken.lineno, said)
 
 
 _SHAPE: Final = re.compile(r"#\s*(?:\w+:\s*)?(?:shape:?\s*)?[(\[]([^()\[\]]+)[)\]]\s*$", re.IGNORECASE)
