@@ -12,11 +12,16 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(process):\n    process.join()\n    if process.is_alive():\n        process.kill()\n",
             "import ray\n\n\ndef f(refs):\n    done, left = ray.wait(refs, num_returns=len(refs))\n"
             "    return len(left)\n",
+            "import asyncio\n\n\nasync def f(tasks):\n    while tasks:\n"
+            "        done, tasks = await asyncio.wait(tasks, return_when='FIRST_COMPLETED')\n"
+            "        if not done:\n            continue\n",
         ],
         [
             f"{QUEUE}    try:\n        return rows.get(timeout=1)\n    except queue.Empty:\n        check()\n",
             "def f(process):\n    process.join(10)\n    if process.is_alive():\n        process.kill()\n",
             "import ray\n\n\ndef f(refs):\n    done, left = ray.wait(refs, num_returns=1)\n    return len(left)\n",
+            "import asyncio\n\n\nasync def f(tasks):\n    while tasks:\n"
+            "        done, tasks = await asyncio.wait(tasks, timeout=1)\n        if not done:\n            continue\n",
         ],
     ),
     "limit-unused": (
@@ -25,6 +30,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "import requests\n\n\nclass C:\n    def start(self, timeout: int = 9):\n"
             "        requests.post(self.url, json={})\n",
             "import asyncio\n\n\nasync def f(tasks, *, timeout_s):\n    await asyncio.wait(tasks)\n",
+            "import asyncio\n\n\ndef f(go):\n    return asyncio.run(asyncio.wait_for(go()))\n",
         ],
         [
             "def stop(process, timeout=5.0):\n    process.terminate()\n    process.wait(timeout)\n",

@@ -49,25 +49,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "        log.error(rows)\n",
         ],
     ),
-    "read-before-set": (
-        [
-            f"{CLASS}        options = {{}}\n        if fps:\n            self.options['fps'] = fps\n"
-            "        self.options = options\n",
-            f"{CLASS}        self.half = self.size // 2\n        self.size = size\n",
-            f"import torch.nn as nn\n\n\n{CLASS.replace('A:', 'A(nn.Module):')}        super().__init__()\n"
-            "        self.up = nn.Linear(self.width, size)\n        self.width = size\n",
-        ],
-        [
-            f"{CLASS}        self.size = size\n        self.half = self.size // 2\n        self.size = self.half\n",
-            f"from lib import Base\n\n\n{CLASS.replace('A:', 'A(Base):')}        self.half = self.size\n"
-            "        self.size = size\n",
-            f"{CLASS}        self.get = lambda: self.size\n        self.size = size\n",
-            f"class B:\n    size = 1\n\n\n{CLASS.replace('A:', 'A(B):')}        self.half = self.size\n"
-            "        self.size = size\n",
-            f"{CLASS}        self.half = self.size\n        self.size = size\n\n    def size(self):\n"
-            f"        return 1\n",
-        ],
-    ),
     "sync-override": (
         [
             f"{ABOVE}class A(Base):\n    def pause(self, now):\n        self.paused = now\n",
@@ -96,28 +77,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "    return best.name\n",
         ],
     ),
-    "last-of-loop": (
-        [
-            "def f(table, plain):\n    rows = []\n    for each in table:\n        row = g(each)\n"
-            "        rows.append(row)\n"
-            "    if plain:\n        return row\n    return stack(rows)\n",
-            "def f(table):\n    values = []\n    for value in table:\n        value = value + 1\n"
-            "        values.append(value)\n"
-            "    return value\n",
-            "def f(table):\n    node_list = []\n    for each in table:\n        node = g(each)\n"
-            "        node_list.append(node)\n"
-            "    return node\n",
-        ],
-        [
-            "def f(table):\n    rows = []\n    for each in table:\n        row = g(each)\n        rows.append(row)\n"
-            "    return rows\n",
-            "def f(table):\n    rows = []\n    for each in table:\n        row = g(each)\n        rows.append(row)\n"
-            "    row = stack(rows)\n    return row\n",
-            "def f(table, row):\n    seen = []\n    for each in table:\n        row = g(each, row)\n"
-            "        seen.append(row)\n"
-            "    return row\n",
-        ],
-    ),
     "number-as-tensor": (
         [
             "def f(loss):\n    return loss.item().detach()\n",
@@ -128,30 +87,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(loss):\n    return loss.detach().item()\n",
             "def f(x):\n    return x.item().is_integer()\n",
             "def f(row):\n    return row.item('a').to('cpu')\n",
-        ],
-    ),
-    "shape-in-shape": (
-        [
-            "import torch\ndef f(rows, x):\n    return torch.zeros((*rows, x.shape))\n",
-            "def f(make, rows, self):\n    return make(data=None, batch_size=(*rows, self.shape))\n",
-            "import torch\ndef f(rows, x):\n    return torch.ones(*rows, x.shape)\n",
-        ],
-        [
-            "import torch\ndef f(rows, x):\n    return torch.zeros((*rows, *x.shape))\n",
-            "def f(rows, x):\n    return (*rows, x.shape)\n",
-            "import torch\ndef f(x):\n    return torch.zeros(x.shape)\n",
-        ],
-    ),
-    "progress-by-index": (
-        [
-            "def f(steps, pbar):\n    for i in range(steps):\n        pbar.update(i)\n",
-            "def f(rows, bar):\n    for step, row in enumerate(rows):\n        row.go()\n        bar.update(step)\n",
-            "def f(self, steps):\n    for i in range(steps):\n        self.progress_bar.update(i)\n",
-        ],
-        [
-            "def f(steps, pbar):\n    for i in range(steps):\n        pbar.update(1)\n",
-            "def f(sizes, pbar):\n    for size in sizes:\n        pbar.update(size)\n",
-            "def f(steps, tracker):\n    for i in range(steps):\n        tracker.update(i)\n",
         ],
     ),
     "missing-comma": (

@@ -170,7 +170,7 @@ def _only_counts(module: Module, name: ast.Name) -> bool:
     grows = [each for each in stores if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add)]
     plain = all(re.fullmatch(r"\d+|len\(.*\)", ast.unparse(each.value)) for each in grows)
     made = ast.unparse(stores[0].value) if len(stores) == 1 and isinstance(stores[0], ast.Assign) else ""
-    if made and re.search(r"^(?:int\()?(?:[\w.]*count_nonzero|len)\(|\.count\([^()]*\)$", made):
+    if made and re.search(r"^(?:int\()?(?:[\w.]*count_nonzero|len)\([^()]*\)\)?$|\.count\([^()]*\)$", made):
         return True
     if re.search(r"count|^num_", name.id) and re.search(r"(?:mask\w*|equal|valid)\.(?:int\(\)\.)?sum\(\)", made):
         return True

@@ -1,5 +1,5 @@
-"""Values of another kind than their use wants: numbers taken for tensors, shapes inside of shapes, an index for a
-step, two names for one, the device that was not asked for."""
+"""Values of another kind than their use wants: numbers taken for tensors, two names for one, the device that
+was not asked for."""
 
 from __future__ import annotations
 
@@ -45,13 +45,6 @@ _OF_TENSORS: Final = frozenset(
     ]
 )
 """Methods of tensors that no Python number has."""
-_SHAPED: Final = frozenset(
-    ["Size", "empty", "expand", "full", "new_ones", "new_zeros", "ones", "rand", "randn", "reshape", "view", "zeros"]
-)
-_SIZES: Final = frozenset({"batch_size", "shape", "size"})
-_BAR: Final = re.compile(r"(^|_)(pbar|progress|progress_bar|bar|tqdm)$")
-_OTHER_BARS: Final = re.compile(r"\b(?:alive_progress|keras|progressbar|rich)\b|Prog(?:ress)?[Bb]ar\(")
-"""Libraries whose bars take what was reached, not how far it went."""
 _DEVICES: Final = re.compile(r"(?<![a-z])(cuda|hpu|mps|npu|xpu)(?![a-z])")
 _OFF: Final = re.compile(r"\bnot\b|!=|(?<![a-z])no_|disable|without|(?:==|<=) ?0\b|< ?1\b|(?:is|==) False")
 """Conditions that hold where a device is not there."""
@@ -95,32 +88,6 @@ def number_as_tensor(module: Module, _side: Side) -> Iterator[Place]:
         # The one item of an array of objects may be anything: `np.load(path, allow_pickle=True).item()`.
         if not isinstance(made, ast.Call) or last_name(made.func) != "load":
             yield Place(module.path, call.lineno, f"`.item()` is a number, which has no `{last_name(func)}`")
-
-
-def shape_in_shape(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `torch.zeros((*rows, x.shape))`, a size of which one part is a size itself."""
-    for call in module.nodes(ast.Call):
-        given = [each.value for each in call.keywords if each.arg in _SIZES]
-        if last_name(call.func) in _SHAPED:
-            given += [*call.args, ast.Tuple(call.args, ast.Load())]
-        for size in given:
-            parts = size.elts if isinstance(size, ast.Tuple | ast.List) else []
-            whole = [each for each in parts if isinstance(each, ast.Attribute) and each.attr == "shape"]
-            if whole and any(isinstance(each, ast.Starred) for each in parts):
-                yield Place(module.path, whole[0].lineno, f"`{ast.unparse(whole[0])}` is put into a size as one part")
-
-
-def progress_by_index(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `bar.update(i)` in a loop over i: update takes how many steps were made, not which one it is."""
-    for loop in module.nodes(ast.For) if not _OTHER_BARS.search(module.text) else ():
-        first = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) and loop.target.elts else loop.target
-        counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in {"enumerate", "range", "trange"}
-        for call in (each for one in loop.body for each in ast.walk(one)) if counted else ():
-            if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or call.func.attr != "update":
-                continue
-            by_index = len(call.args) == 1 and not call.keywords and ast.unparse(call.args[0]) == ast.unparse(first)
-            if by_index and _BAR.search(last_name(call.func.value)):
-                yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` advances by the index of the round")
 
 
 def missing_comma(module: Module, _side: Side) -> Iterator[Place]:
@@ -193,8 +160,6 @@ def device_of_another(module: Module, _side: Side) -> Iterator[Place]:
 
 RULES: Final = (
     Rule("number-as-tensor", Severity.HIGH, in_file=number_as_tensor),
-    Rule("shape-in-shape", Severity.HIGH, in_file=shape_in_shape),
-    Rule("progress-by-index", Severity.MEDIUM, in_file=progress_by_index),
     Rule("missing-comma", Severity.HIGH, in_file=missing_comma),
     Rule("default-in-typed-dict", Severity.MEDIUM, in_file=default_in_typed_dict),
     Rule("submodule-not-imported", Severity.LOW, in_tests=False, in_file=submodule_not_imported),

@@ -1,4 +1,4 @@
-"""Values that are not what is used: a name that is None for good, the last item in place of all."""
+"""Values that are not what is used: a name that is None for good."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, own_nodes, parameters
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.rules.conditions import blocks, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,40 +73,4 @@ def _is_needed(module: Module, node: ast.Name) -> bool:
     return isinstance(parent, ast.UnaryOp) and isinstance(parent.op, ast.Not)
 
 
-def last_of_loop(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `rows.append(row)` in a loop, and `return row` behind it."""
-    for block in blocks(module):
-        for at, loop in enumerate(block):
-            if not isinstance(loop, ast.For):
-                continue
-            for statement in loop.body:
-                call = statement.value if isinstance(statement, ast.Expr) else None
-                if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute) or len(call.args) != 1:
-                    continue
-                items, item = call.func.value, call.args[0]
-                named = isinstance(items, ast.Name) and isinstance(item, ast.Name) and call.func.attr == "append"
-                if not named or not isinstance(item, ast.Name) or not isinstance(items, ast.Name):
-                    continue
-                one = items.id in {f"{item.id}s", f"{item.id}es", f"{item.id}_list", f"all_{item.id}s"}
-                if not one or item.id not in stored(loop.body) or item.id in stored(block[at + 1 :]):
-                    continue
-                function = module.function_of(loop)
-                if function is None or items.id in parameters(function):
-                    continue  # what the caller gave is the caller's
-                behind = [each for one in block[at + 1 :] for each in ast.walk(one)]
-                # Who uses all of them may return the last: `log(losses)`, `return loss`.
-                reads = (each for each in behind if isinstance(each, ast.Name) and each.id == items.id)
-                around = (next(one for one in module.around(each) if isinstance(one, ast.stmt)) for each in reads)
-                used = min((each.lineno for each in around if not isinstance(each, ast.Return)), default=None)
-                for node in (each for each in behind if module.function_of(each) is function):
-                    if used is not None and used < getattr(node, "lineno", 0):
-                        continue
-                    if isinstance(node, ast.Return) and isinstance(node.value, ast.Name) and node.value.id == item.id:
-                        said = f"returns the last `{item.id}`, where the loop collected `{items.id}`"
-                        yield Place(module.path, node.lineno, said)
-
-
-RULES: Final = (
-    Rule("always-none", Severity.MEDIUM, in_tests=False, in_file=always_none),
-    Rule("last-of-loop", Severity.HIGH, in_file=last_of_loop),
-)
+RULES: Final = (Rule("always-none", Severity.MEDIUM, in_tests=False, in_file=always_none),)

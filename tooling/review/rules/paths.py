@@ -1,5 +1,4 @@
-"""Paths on which something is missing: a name that only one branch sets, a handler that reads what failed to be set, an
-attribute that is read before it is set."""
+"""Paths on which something is missing: a name that only one branch sets, a handler that reads what failed to be set."""
 
 from __future__ import annotations
 
@@ -8,9 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, parameters
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.rules.conditions import blocks, stored
-from tooling.review.rules.inheritance import inherited
-from tooling.review.rules.members import FOREIGN, is_self_read
+from tooling.review.rules.conditions import blocks
 from tooling.review.rules.outcomes import first_read
 
 if TYPE_CHECKING:
@@ -106,60 +103,7 @@ def _is_branch(node: ast.AST, inside: list[ast.AST]) -> bool:
     return isinstance(node, ast.match_case) or (isinstance(node, ast.BoolOp) and node.values[0] not in inside)
 
 
-def read_before_set(module: Module, side: Side) -> Iterator[Place]:
-    """Find `self.x` in `__init__` above the line that sets it, where nothing else does."""
-    for owner in module.nodes(ast.ClassDef):
-        made = [each for each in owner.body if isinstance(each, Function) and each.name == "__init__"]
-        own = {each.name for each in owner.body if isinstance(each, Function | ast.ClassDef)}
-        others = (node for each in owner.body if each not in made for node in ast.walk(each))
-        stores = (each for each in others if isinstance(each, ast.Name | ast.Attribute))
-        own |= {last_name(each) for each in stores if isinstance(each.ctx, ast.Store)}
-        if len(made) != 1 or {"__getattr__", "__getattribute__"} & own:
-            continue
-        first: dict[str, int] = {}
-        for at, statement in enumerate(made[0].body):
-            for name in stored([statement]):
-                first.setdefault(name, at)
-            for call in (each for each in ast.walk(statement) if isinstance(each, ast.Call)):
-                registers = is_self_read(call.func) and last_name(call.func).startswith(("add_module", "register_"))
-                if registers and call.args and isinstance(call.args[0], ast.Constant):
-                    first.setdefault(f"self.{call.args[0].value!s}", -1)
-        for at, statement in enumerate(made[0].body):
-            if any(map(_opens_self, ast.walk(statement))):
-                break
-            for node in (each for each in ast.walk(statement) if isinstance(each, ast.Attribute)):
-                name = ast.unparse(node) if is_self_read(node) else ""
-                # A lambda reads later, and in a `try` it may be missing.
-                later = any(isinstance(each, ast.Lambda | ast.Try) for each in module.around(node))
-                later |= module.function_of(node) is not made[0]
-                late = first.get(name, 0) > at and last_name(node) not in own and not later
-                late &= not last_name(node).startswith("__")
-                if not late or _may_inherit(module, side, owner, last_name(node)):
-                    continue
-                yield Place(module.path, node.lineno, f"`{name}` is read before `__init__` sets it")
-                first.pop(name)
-
-
-def _opens_self(node: ast.AST) -> bool:
-    """Whether others may set attributes from here on: `configure(self)`, `setattr(self, k, v)`, `self.__dict__`."""
-    if isinstance(node, ast.Attribute):
-        return node.attr == "__dict__"
-    given = [*node.args, *(each.value for each in node.keywords)] if isinstance(node, ast.Call) else []
-    return any(isinstance(each, ast.Name) and each.id == "self" for each in given)
-
-
-def _may_inherit(module: Module, side: Side, owner: ast.ClassDef, name: str) -> bool:
-    """Whether a base sets an attribute, or may do so."""
-    classes, foreign = side.lineage(module, owner)
-    if any(each.keywords or each.decorator_list for _, each in classes):
-        return True
-    if any(inherited(side, module, owner, each) for each in (name, "__getattr__", "__getattribute__")):
-        return True
-    return any(name in FOREIGN.get(each, {name}) for each in foreign)
-
-
 RULES: Final = (
     Rule("set-in-a-branch", Severity.HIGH, in_tests=False, in_file=set_in_a_branch),
     Rule("unbound-in-handler", Severity.HIGH, in_file=unbound_in_handler),
-    Rule("read-before-set", Severity.HIGH, in_file=read_before_set),
 )

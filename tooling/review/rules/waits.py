@@ -91,6 +91,10 @@ def timeout_never_comes(module: Module, _side: Side) -> Iterator[Place]:
         if not name.endswith(".wait") or not isinstance(made, ast.Call):
             continue
         words = {each.arg: ast.unparse(each.value) for each in made.keywords}
+        behind = ast.unparse(module.function_of(node) or module.tree)
+        if name == "asyncio.wait" and f"if not {last_name(pair[0])}:" in behind:
+            said = f"`{name}` waits without limit: `{last_name(pair[0])}` is never empty"
+            yield Place(module.path, node.lineno, said)
         every = not words if name != "ray.wait" else words.get("num_returns") == f"len({ast.unparse(made.args[0])})"
         left, function = last_name(pair[1]), module.function_of(node)
         reads = [each for each in module.nodes(ast.Name) if each.id == left and isinstance(each.ctx, ast.Load)]
@@ -110,6 +114,9 @@ def limit_unused(module: Module, _side: Side) -> Iterator[Place]:
                 first = min(waits, key=lambda each: each.lineno)
                 said = f"`{ast.unparse(first.func)}` has no limit, and `{function.name}` never uses its `{name}`"
                 yield Place(module.path, first.lineno, said)
+    for call in module.nodes(ast.Call):
+        if unlimited(module, call) == "asyncio.wait_for":
+            yield Place(module.path, call.lineno, "`asyncio.wait_for` is given no limit, and needs one")
 
 
 def _waits(module: Module, call: ast.Call) -> bool:
