@@ -124,12 +124,6 @@ ORDINARY: dict[str, list[str]] = {
         "import logging\nimport logging.config\n\nX = logging.handlers.QueueHandler\n",
         "import http\nimport http.server\n\nX = http.client.OK\n",
     ],
-    "asked-after-use": [
-        "def f(n, ns):\n    return any(n.ok for n in ns) and n is not None\n",
-        "def f(n):\n    return (n is None or n.x) and n is not None\n",
-        "def f(n, g):\n    return g(lambda n: n.ok) and n is not None\n",
-        "def f(n):\n    return (isinstance(n, A) and n.x) or n is None\n",
-    ],
     "number-as-tensor": [
         "import numpy as np\ndef f(p):\n    return np.load(p, allow_pickle=True).item().float()\n",
     ],

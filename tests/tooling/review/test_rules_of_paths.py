@@ -141,19 +141,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "        return torch.cuda.mem_get_info()\n    return 0\n",
         ],
     ),
-    "asked-after-use": (
-        [
-            "import torch\nif torch.npu.is_available() and hasattr(torch, 'npu'):\n    x = 1\n",
-            "def f(x):\n    return x.size > 1 and x is not None\n",
-            "def f(self):\n    if not self.rows[0] or self.rows is None:\n        return 0\n    return 1\n",
-        ],
-        [
-            "import torch\nif hasattr(torch, 'npu') and torch.npu.is_available():\n    x = 1\n",
-            "def f(x, y):\n    return y.size > 1 and x is not None\n",
-            "def f(x):\n    return x is None or x.size > 1\n",
-            "def f(a):\n    return a.b.c and a.b.d is not None\n",
-        ],
-    ),
     "open-default": (
         [
             "def f(parser):\n    parser.add_argument('--host', default='0.0.0.0')\n",

@@ -18,13 +18,37 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "def f(self):\n    return 'pool_1' if self.is_reward else 'pool_reward_1'\n",
             "def f(c, env):\n    if c.url:\n        env['KEY'] = c.key\n    if c.key:\n        env['URL'] = c.url\n",
-            "def f(i, eval_mode):\n    return f'eval/loss_{i}' if not eval_mode else f'train/loss_{i}'\n",
-        ][:2],
+            "def f(task, a, b, c):\n    if task == 'a':\n        a()\n    if task == 'b':\n        b()\n"
+            "    elif task == 'c':\n        c()\n    else:\n        raise ValueError(task)\n",
+            "def f(a, b, c, d):\n    if a():\n        x, y = 1, 'a'\n    if b():\n        x, y = 2, 'b'\n"
+            "    elif c():\n        x, y = 3, 'c'\n    elif d():\n        x, y = 4, 'd'\n    else:\n"
+            "        x, y = 0, ''\n    return x, y\n",
+        ],
         [
             "def f(self):\n    return 'pool_reward_1' if self.is_reward else 'pool_1'\n",
             "def f(c, env):\n    if c.url:\n        env['URL'] = c.url\n    if c.key:\n        env['KEY'] = c.key\n",
             "def f(has_torchao):\n    return 'uses torchao' if has_torchao else 'torchao is not here'\n",
             "def f(name):\n    return name if name else 'no name'\n",
+            "def f(task, a, b, c):\n    if task == 'a':\n        task = a()\n    if task == 'b':\n        b()\n"
+            "    elif task == 'c':\n        c()\n    else:\n        raise ValueError(task)\n",
+            "def f(task, a, b, c):\n    if task == 'a':\n        a()\n    if task == 'b':\n        b()\n"
+            "    elif task == 'c':\n        c()\n",
+            "def f(task, b, c):\n    if task == 'a':\n        return 1\n    if task == 'b':\n        b()\n"
+            "    elif task == 'c':\n        c()\n    else:\n        raise ValueError(task)\n",
+        ],
+    ),
+    "probe-raises": (
+        [
+            "from importlib.metadata import version\n\n\ndef is_available(name):\n    return bool(version(name))\n",
+            "import importlib\n\n\ndef has_x_installed():\n    importlib.import_module('x')\n    return True\n",
+            "import importlib.metadata\n\n\ndef is_x_available():\n    found = importlib.metadata.version('x')\n"
+            "    return found is not None\n",
+        ],
+        [
+            "from importlib.metadata import version\n\n\ndef is_available(name):\n    try:\n"
+            "        return bool(version(name))\n    except ImportError:\n        return False\n",
+            "from importlib.util import find_spec\n\n\ndef is_available(name):\n    return bool(find_spec(name))\n",
+            "from importlib.metadata import version\n\n\ndef version_available(name):\n    return version(name)\n",
         ],
     ),
     "always-true": (

@@ -74,9 +74,27 @@ def crossed_branches(module: Module, _side: Side) -> Iterator[Place]:
     for block in blocks(module):
         for first, second in itertools.pairwise(block):
             if isinstance(first, ast.If) and isinstance(second, ast.If):
+                if not first.orelse and _broken_chain([(first.test, first.body), *branches(second)]):
+                    said = f"`if {ast.unparse(second.test)}` ends the chain that `if {ast.unparse(first.test)}` begins"
+                    yield Place(module.path, second.lineno, said)
                 name, value = _guarded_value(first)
                 if name != value and _guarded_value(second) == (value, name):
                     yield Place(module.path, first.lineno, f"where `{name}` is there, `{value}` is used")
+
+
+def _broken_chain(chain: list[tuple[ast.expr | None, list[ast.stmt]]]) -> bool:
+    """Whether an `if` belongs to the chain behind it: all ask what one thing is equal to, and the `else` is for the
+    rest; or all set the same two and more names."""
+    tests, bodies = [each for each, _ in chain if each is not None], [body for _, body in chain]
+    if len(tests) < 3 or any(isinstance(each, ast.Return | ast.Raise | ast.Continue) for each in bodies[0]):
+        return False
+    sides = [each for each in tests if isinstance(each, ast.Compare) and isinstance(each.ops[0], ast.Eq)]
+    fixed = all(len(each.ops) == 1 and isinstance(each.comparators[0], ast.Constant) for each in sides)
+    one = len(sides) == len(tests) and fixed and len({ast.unparse(each.left) for each in sides}) == 1
+    plain = [each for each in bodies if all(isinstance(one, ast.Assign | ast.If) for one in each)]
+    alike = len(plain) == len(bodies) > 4 and len({frozenset(stored(each)) for each in bodies[:-1]}) == 1
+    left = one and not stored([each.left for each in sides]) and ast.unparse(sides[0].left) not in stored(bodies[0])
+    return (left and len(chain) > len(tests)) or (alike and len(stored(bodies[0])) > 1)
 
 
 def _words(node: ast.expr) -> set[str]:
@@ -138,49 +156,6 @@ def _is_lock(module: Module, node: ast.expr) -> bool:
     return bool(made) and all(isinstance(each, ast.Call) and last_name(each.func) in _LOCKS for each in made)
 
 
-def asked_after_use(module: Module, _side: Side) -> Iterator[Place]:
-    """Find `torch.npu.is_available() and hasattr(torch, "npu")`, and `x.size and x is not None`."""
-    scopes = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
-    for both in module.nodes(ast.BoolOp):
-        for at, asked in enumerate(both.values):
-            name = _asked_for(asked, isinstance(both.op, ast.And)) if at else ""
-            before = [each for one in both.values[:at] for each in ast.walk(one)] if name else []
-            if any(isinstance(each, ast.Compare) and _asks_about(each, name) for each in before):
-                continue  # `(x is None or x.size) and x is not None`
-            calls = [each for each in before if isinstance(each, ast.Call) and last_name(each.func) == "isinstance"]
-            if any(each.args and ast.unparse(each.args[0]) == name for each in calls):
-                continue
-            for node in before:
-                inner = (module.shadowing[each] for each in module.around(node, both) if isinstance(each, scopes))
-                if any(name.partition(".")[0] in each for each in inner):
-                    continue
-                of = node.value if isinstance(node, ast.Attribute | ast.Subscript) else None
-                if isinstance(node, ast.Attribute | ast.Subscript) and of is not None and ast.unparse(of) == name:
-                    said = f"`{ast.unparse(node)}` comes before `{ast.unparse(asked)}` asks whether it is there"
-                    yield Place(module.path, node.lineno, said)
-                    break
-
-
-def _asked_for(test: ast.expr, joined: bool) -> str:
-    """Return "x" of `x is not None` and "m.x" of `hasattr(m, "x")`; where `or` joins, of `x is None` and `not ...`."""
-    if not joined and isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _asked_for(test.operand, joined=True) if isinstance(test.operand, ast.Call) else ""
-    if isinstance(test, ast.Call) and last_name(test.func) == "hasattr" and len(test.args) == 2 and joined:
-        name = test.args[1].value if isinstance(test.args[1], ast.Constant) else ""
-        return f"{ast.unparse(test.args[0])}.{name}" if isinstance(name, str) and name else ""
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.left, ast.Name | ast.Attribute):
-        return ""
-    none = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
-    return ast.unparse(test.left) if none and isinstance(test.ops[0], ast.IsNot if joined else ast.Is) else ""
-
-
-def _asks_about(test: ast.Compare, name: str) -> bool:
-    """Whether a comparison is one of a name with None."""
-    sides = [test.left, *test.comparators]
-    none = any(isinstance(each, ast.Constant) and each.value is None for each in sides)
-    return none and name in map(ast.unparse, sides)
-
-
 def _is_function(module: Module, side: Side, node: ast.Name) -> bool:
     """Whether a name stands for a function of ours, or is one that says whether another package is there."""
     found = module.bindings.get(node.id, [])
@@ -206,6 +181,5 @@ def _asked(module: Module) -> Iterator[ast.expr]:
 
 RULES: Final = (
     Rule("crossed-branches", Severity.MEDIUM, in_file=crossed_branches),
-    Rule("asked-after-use", Severity.HIGH, in_file=asked_after_use),
     Rule("always-true", Severity.HIGH, in_file=truth_of_function),
 )

@@ -151,6 +151,18 @@ def reraised(module: Module, _side: Side) -> Iterator[Place]:
                 yield Place(module.path, node.lineno, f"`{function.name}` raises the exception that is under way")
 
 
+def probe_raises(module: Module, _side: Side) -> Iterator[Place]:
+    """Find `def is_available(name): return bool(version(name))`, which raises where it is not there."""
+    for function in module.functions():
+        asks = re.match(r"_?(is|has)_(\w+_)?(available|installed)$", function.name)
+        calls = [each for each in own_nodes(function) if isinstance(each, ast.Call)] if asks else []
+        for call in calls:
+            raises = module.dotted(call.func) in {"importlib.import_module", "importlib.metadata.version"}
+            guarded = any(isinstance(each, ast.Try | ast.If | ast.With) for each in module.around(call, function))
+            if raises and not guarded and not any(isinstance(each, ast.If) for each in function.body):
+                yield Place(module.path, call.lineno, f"`{function.name}` raises where the package is not there")
+
+
 def dead_assignment(module: Module, _side: Side) -> Iterator[Place]:
     """Find a computed value that the next statement replaces."""
     for one, other in (pair for block in blocks(module) for pair in pairwise(block)):
@@ -260,6 +272,7 @@ RULES = (
     Rule("torn-state", Severity.LOW, in_tests=False, in_file=torn_state),
     Rule("silent-getattr", Severity.MEDIUM, in_file=silent_getattr),
     Rule("exit-raises-again", Severity.MEDIUM, in_file=reraised),
+    Rule("probe-raises", Severity.HIGH, in_tests=False, in_file=probe_raises),
     Rule("dead-assignment", Severity.MEDIUM, in_file=dead_assignment),
     Rule("socket-left-open", Severity.MEDIUM, in_file=open_socket),
     Rule("unreadable-python", Severity.CRITICAL, in_change=unreadable),
