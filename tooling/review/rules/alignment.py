@@ -118,7 +118,7 @@ def shifted_alike(module: Module, _side: Side) -> Iterator[Place]:
 
 _ABOUT_TARGETS = re.compile(r"(^|_)(labels?|targets?)$")
 _IDS = re.compile(r"(^|_)(input_ids|labels?|tokens|token_ids|targets?)$")
-_ROLLED = re.compile(r"(^|_)(input_ids|labels|tokens|token_ids|sequences|logprobs|loss_mask)$")
+_ROLLED = re.compile(r"(^|_)(input_ids|labels|tokens|token_ids|sequences|logprobs|loss_mask)(_rmpad)?$")
 
 
 def cut_at_wrong_end(module: Module, _side: Side) -> Iterator[Place]:

@@ -39,6 +39,7 @@ def literal_placeholders(module: Module, _side: Side) -> Iterator[Place]:
         own = {
             each.id for each in own_nodes(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
         }
+        own |= {each.name for each in own_nodes(function) if isinstance(each, ast.ExceptHandler) and each.name}
         # "the text must contain {prompt}" speaks of the braces themselves.
         spoken_of = _SPEAKS_OF_BRACES.search(node.value)
         if names <= own | set(parameters(function)) and not spoken_of:
@@ -58,7 +59,8 @@ def _is_message(module: Module, node: ast.Constant) -> bool:
         return len(parent.args) == 1
     # `logger.info("{a}", a)`: a logger of another kind formats it.
     owner = parent.func.value if isinstance(parent.func, ast.Attribute) else parent.func
-    logs = last_name(parent.func) in _LEVELS and bool(_LOGGERS.match(last_name(owner)))
+    name = last_name(owner.func).removeprefix("get_") if isinstance(owner, ast.Call) else last_name(owner)
+    logs = last_name(parent.func) in _LEVELS and bool(_LOGGERS.match(name))
     return logs and len(parent.args) == 1 and not parent.keywords
 
 
@@ -74,9 +76,10 @@ def _is_given(module: Module, node: ast.Constant) -> bool:
     route = isinstance(module.parents[parent], Function) if isinstance(parent, ast.Call) else False
     handed = isinstance(parent, ast.Call) and node in parent.args and not route
     fills = any(word in module.text for word in (".format", "replace(", "Template"))
-    return (
-        (handed or isinstance(parent, ast.BoolOp | ast.BinOp)) and not fills and not _OF_OTHERS.search(str(node.value))
-    )
+    stored = isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Subscript)
+    part = isinstance(parent, ast.Tuple) and isinstance(module.parents[parent], ast.Call)
+    kept = handed or stored or part or isinstance(parent, ast.BoolOp | ast.BinOp)
+    return kept and not fills and not _OF_OTHERS.search(str(node.value))
 
 
 def print_in_library(module: Module, side: Side) -> Iterator[Place]:
