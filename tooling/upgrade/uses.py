@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tooling.python.access_paths import AccessPath, Name
+    from tooling.python.access_paths import AccessPath, ClientClass, Name
     from tooling.python.conditions import Condition
     from tooling.python.symbols.symbol import Signature
 
@@ -152,8 +152,8 @@ class Use:
     """Of a call: True if awaited on the spot, False if a bare statement or used as a value at once, None if it is
     passed on."""
     count: int | None = None
-    own: frozenset[str] = frozenset()
-    """Of SUBCLASS: what the class has of the repository's own, its other bases there included."""
+    owner: str = ""
+    """Of SUBCLASS: dotted path of the class, see `Extension`."""
     operation: str = ""
     """Of OPERATE: the special method that is asked first, `__len__` for `len(x)`."""
     other: str = ""
@@ -185,6 +185,17 @@ class DeadGuard:
     condition: Condition
 
 
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """What a class of the repository adds to packages' classes."""
+
+    owner: ClientClass
+    names: frozenset[str]
+    """What it has of the repository's own, its bases there included."""
+    heirs: frozenset[str]
+    """What classes of the repository that derive from it have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileUses:
     """All uses in one file."""
@@ -194,8 +205,7 @@ class FileUses:
     """Of the content."""
     uses: tuple[Use, ...]
     guards: tuple[DeadGuard, ...] = ()
-    extensions: tuple[tuple[AccessPath, frozenset[str]], ...] = ()
-    """Bases among ours of the repository's classes, and what these have beside: an annotated value may be of them."""
+    extensions: tuple[Extension, ...] = ()
     apart: bool = False
     """Whether it imports nothing of the repository, and nothing there imports it: what it sets is seen by itself."""
     problem: str = ""

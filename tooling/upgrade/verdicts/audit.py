@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, Name, roots_of
+from tooling.python.access_paths import Attribute, ClientClass, Name, roots_of
 from tooling.upgrade.findings import Audit, AuditFinding, AuditSeverity, FindingKind, Unseen
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import Coverage, JudgedUse, coverage_of
@@ -103,7 +103,8 @@ def _audited(
         explain,
         alternatives=surroundings.alternatives,
         starred=surroundings.starred,
-        methods=surroundings.methods,
+        extension=surroundings.extensions.get,
+        made=surroundings.made.__contains__,
         assigned=surroundings.assigned,
         extended=surroundings.extended,
         imported=surroundings.imported,
@@ -193,33 +194,58 @@ def _is_stored(use: Use) -> bool:
 
 
 def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair: ReleasePair) -> list[AuditFinding]:
-    """Uses of an imported name are as bad as its import: silent if that is, and they say where it is.
+    """Uses of an imported name are as bad as its import: silent if that is, and they say where it is. What goes by
+    another name was read before, and failed there.
 
     A star import names nothing, so uses of what it gave stand alone."""
-    imports = {
-        (use.place.path, use.target.dotted): use.place
-        for file in index.files
-        for use in file.uses
-        if use.action is Action.IMPORT and isinstance(use.target, Name) and pair.owns(use.target.dotted)
-    }
+    imports: dict[tuple[str, str], list[Use]] = defaultdict(list)
+    texts: dict[tuple[str, int, int], str] = defaultdict(str)
+    for file in index.files:
+        for use in file.uses:
+            by_name = isinstance(use.target, Name | ClientClass)
+            texts[file.path, use.place.line, use.place.column] += f" {use.symbol_text if by_name else _ANY}"
+            if use.action is Action.IMPORT and isinstance(use.target, Name) and pair.owns(use.target.dotted):
+                imports[file.path, use.target.dotted].append(use)
     by_place = {(finding.path, finding.line, finding.column): finding for finding in findings if is_absence(finding)}
     names = {  # several uses begin at one place: `Engine().run()` calls two things
-        (use.place.path, use.place.line, use.place.column, imported_name(use))
+        (use.place.path, use.place.line, use.place.column, imported_name(use)): use.function
         for file in index.files
         for use in file.uses
         if use.action is not Action.IMPORT
     }
+    read = {
+        (finding.path, finding.symbol): _RANK[finding.severity]
+        for finding in sorted(by_place.values(), key=lambda each: _RANK[each.severity], reverse=True)
+        if _spells(texts.get((finding.path, finding.line, finding.column), ""), finding)
+    }
     kept: list[AuditFinding] = []
     for finding in findings:
-        is_named = (finding.path, finding.line, finding.column, finding.symbol) in names
-        place = imports.get((finding.path, finding.symbol)) if is_named and is_absence(finding) else None
+        key = (finding.path, finding.symbol)
+        function = names.get((finding.path, finding.line, finding.column, finding.symbol))
+        imported = imports.get(key, []) if function is not None and is_absence(finding) else []
+        # The import of the innermost function around
+        within = [each for each in imported if f"{function}.".startswith(f"{each.function}." if each.function else "")]
+        place = max(within or imported, key=lambda each: len(each.function)).place if imported else None
         if place is None or (finding.line, finding.column) == (place.line, place.column):
-            kept.append(finding)
+            text = texts.get((finding.path, finding.line, finding.column), "") if is_absence(finding) else ""
+            stored = text and not _spells(text, finding) and key not in imports
+            if not stored or read.get(key, len(_RANK)) > _RANK[finding.severity]:
+                kept.append(finding)
             continue
         cause = by_place.get((finding.path, place.line, place.column))
         if cause is not None and _RANK[cause.severity] <= _RANK[finding.severity]:
             kept.append(replace(finding, message=f"{finding.message} (imported in line {place.line})"))
     return kept
+
+
+_ANY = "?"
+"""What stands for the text of a use of a value, whatever its name is."""
+
+
+def _spells(text: str, finding: AuditFinding) -> bool:
+    """Whether the code at a finding's place names what is gone, and no variable that it was put into."""
+    name = finding.symbol.rpartition(".")[2]
+    return _ANY in text or re.search(rf"""[."']{re.escape(name)}\b""", text) is not None
 
 
 def _worth(finding: AuditFinding) -> tuple[int, int, str]:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from tooling.python.access_paths import Name, spelled, translated
+from tooling.python.access_paths import (
+    Attribute,
+    Awaited,
+    Called,
+    ClientClass,
+    Entered,
+    InstanceOf,
+    Name,
+    spelled,
+    translated,
+)
 from tooling.python.symbols.symbol import Absent, Found
 from tooling.python.symbols.targets import Lookup, locate, reach, reach_statement
 from tooling.upgrade.findings import AuditSeverity, FindingKind
@@ -104,6 +114,21 @@ class JudgedUse:
         otherwise = self.before.found[0].symbol.dotted if self.before.found else ""
         return spelled(self.use.target, otherwise) or otherwise or self.use.symbol_text
 
+    @cached_property
+    def meets_own_member(self) -> bool:
+        """Whether a method of the package gives what a class of the repository is called for, or on, and a member of
+        that class is used: `Mine.from_dict(values).own()`."""
+        step: AccessPath | None = self.use.target
+        while step is not None:
+            if isinstance(step, Attribute):
+                client = _made_by_own_class(step.base)
+                extension = self.context.extension(client.dotted) if client is not None else None
+                if client is not None and extension is not None and step.name in extension.names:
+                    owners = {met.symbol.dotted for base in client.bases for met in locate(self.old, base).found}
+                    return any(met.receiver in owners for met in locate(self.old, step).found)
+            step = getattr(step, "base", None)
+        return False
+
     def reads(self, name: str) -> bool:
         """Whether the value is read by its name. `for x in frame.columns` has no other use that says so, while in
         `list(frame.columns)` the attribute is a use of its own."""
@@ -156,6 +181,23 @@ class JudgedUse:
         if self.context.explain is None:
             return None
         return self.context.explain(absent, self.old, self.new, self.use)
+
+
+def _made_by_own_class(access_path: AccessPath) -> ClientClass | None:
+    """The class of the repository on which a method was called that gives this, perhaps after other methods."""
+    made = False
+    while True:
+        match access_path:
+            case Awaited(base) | Entered(base):
+                access_path = base
+            case Called(Attribute(base)):
+                access_path, made = base, True
+            case ClientClass():
+                return access_path if made else None
+            case Called(ClientClass() as base) | InstanceOf(ClientClass() as base):
+                return base if made else None
+            case _:
+                return None
 
 
 def _newly_required(old: Upstream, new: Upstream) -> bool:

@@ -13,7 +13,7 @@ from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Repla
 if TYPE_CHECKING:
     from tooling.python.symbols.symbol import Absent, Symbol
     from tooling.upgrade.releases import Upstream
-    from tooling.upgrade.uses import ClientMethod, SourcePlace, Use
+    from tooling.upgrade.uses import Extension, SourcePlace, Use
 
 
 Explanation = tuple[FindingKind, Replacement | None]
@@ -83,8 +83,10 @@ class JudgeContext:
     """Of the `try` statement with this number in this file."""
     starred: Callable[[Use], str] = lambda _use: ""
     """Module whose star import alone binds the name that a use spells; "" if another import does."""
-    methods: Callable[[Use], Mapping[str, ClientMethod]] = lambda _use: {}
-    """Methods that the class defines around a SUBCLASS use."""
+    extension: Callable[[str], Extension | None] = lambda _dotted: None
+    """What a class of the repository adds to its bases, by its dotted path."""
+    made: Callable[[str], bool] = lambda _dotted: False
+    """Whether such a class is called with the constructor that it inherits."""
     imported: Callable[[str], bool] = lambda _module: True
     """Whether the repository imports a module itself, or something in it."""
     names_in: Callable[[str], frozenset[str]] = lambda _path: frozenset()

@@ -51,6 +51,8 @@ def judge(case: JudgedUse) -> list[AuditFinding]:
     place that is reached on the new version only is judged by that side alone.
     """
     use, context = case.use, case.context
+    if case.meets_own_member:
+        return []
     pairs = context.pairs or (ReleasePair(context.distribution, case.old, case.new),)
     if reachable(use.conditions, new_side(pairs)) is False:
         return []

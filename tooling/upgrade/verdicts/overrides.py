@@ -65,7 +65,9 @@ def new_abstract_methods(case: JudgedUse) -> Iterator[UseProblem]:
     if case.use.action is not Action.SUBCLASS or not case.before.found or len(case.after.found) != 1:
         return
     before, after = case.before.found[0].symbol, case.after.found[0].symbol
-    own = {*case.context.methods(case.use), *case.use.own}
+    extension = case.context.extension(case.use.owner)
+    own = extension.names if extension is not None else frozenset()
+    heirs = extension.heirs if extension is not None and not case.context.made(case.use.owner) else frozenset()
     demanded = _abstract(case.new, after)
     already = _abstract(case.old, before)
     if any(name not in own for name in already):
@@ -73,7 +75,7 @@ def new_abstract_methods(case: JudgedUse) -> Iterator[UseProblem]:
     for name, symbol in demanded.items():
         was = case.old.member(before, name)
         is_new = isinstance(was, Absent) or (isinstance(was, Found) and not was.symbol.is_abstract)
-        if name in own or name in already or not is_new:
+        if name in own or name in already or name in heirs or not is_new:
             continue
         yield case.problem(
             FindingKind.OVERRIDE_DRIFT,

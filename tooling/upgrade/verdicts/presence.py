@@ -296,6 +296,8 @@ def _may_be_of_an_own_class(case: JudgedUse) -> bool:
     target = case.use.target
     if not isinstance(target, Attribute) or isinstance(target.base, Name | SuperOf | ClientClass | Called):
         return False
+    if isinstance(target.base, Entered) and isinstance(target.base.base, Called):
+        return False
     if isinstance(target.base, InstanceOf) and isinstance(target.base.base, ClientClass):
         return False
     return any(met.receiver and case.context.extended(met.receiver, target.name) for met in case.before.found)
@@ -380,7 +382,8 @@ def _is_of_the_class(target: AccessPath) -> bool:
     if not isinstance(target, Attribute):
         return False
     base = target.base
-    return isinstance(base, SuperOf | Name) or (isinstance(base, InstanceOf) and isinstance(base.base, ClientClass))
+    own = base.base if isinstance(base, InstanceOf | Called) else base
+    return isinstance(base, SuperOf | Name) or isinstance(own, ClientClass)
 
 
 def star_losses(case: JudgedUse) -> Iterator[UseProblem]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, Name, roots_of, spelled
+from tooling.python.access_paths import Attribute, ClientClass, Name, roots_of, spelled
 from tooling.python.symbols.targets import locate
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import JudgedUse
@@ -16,12 +16,10 @@ from tooling.upgrade.verdicts.judge import imported_name, problems
 from tooling.upgrade.verdicts.presence import FOR_A_WHILE, exception_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from tooling.upgrade.uses import ClientMethod, FileUses, Use
+    from tooling.upgrade.uses import FileUses, Use
     from tooling.upgrade.verdicts.comparison import ReleasePair
-
-_LAST = 1 << 30
 
 
 class Surroundings:
@@ -31,26 +29,24 @@ class Surroundings:
         """files: those of the whole repository."""
         self._pairs = pairs
         self._tried: dict[tuple[str, int], list[Use]] = defaultdict(list)
-        self._overrides: dict[str, list[Use]] = defaultdict(list)
-        self._classes: dict[str, list[int]] = defaultdict(list)
         self._stars: dict[str, set[str]] = defaultdict(set)
         self._imported: dict[str, set[str]] = defaultdict(set)
         self._known: dict[tuple[str, int], Alternatives] = {}
         self._assigned: dict[str, list[Use]] = defaultdict(list)
         self._apart = {file.path for file in files if file.apart}
-        self._extensions = [each for file in files for each in file.extensions]
+        self.extensions = {each.owner.dotted: each for file in files for each in file.extensions}
+        self.made: set[str] = set()
+        """Classes of the repository that are called with the constructor of a package's."""
         for file in files:
             for use in file.uses:
                 path = file.path
                 for attempt in use.attempts:
                     if not attempt.path:
                         self._tried[path, attempt.number].append(use)
-                if use.action is Action.OVERRIDE:
-                    self._overrides[path].append(use)
+                if use.action is Action.CALL and isinstance(use.target, ClientClass):
+                    self.made.add(use.target.dotted)
                 elif use.action is Action.ASSIGN and not use.function:
                     self._assigned[spelled(use.target)].append(use)
-                elif use.action is Action.SUBCLASS:
-                    self._classes[path].append(use.place.line)
                 elif use.action is Action.STAR_IMPORT and isinstance(use.target, Name):
                     self._stars[path].add(use.target.dotted)
                 elif use.action is Action.IMPORT and isinstance(use.target, Name):
@@ -131,19 +127,9 @@ class Surroundings:
             for each in self._assigned[dotted]
         )
 
-    def methods(self, use: Use) -> Mapping[str, ClientMethod]:
-        """Methods of the class around a SUBCLASS use: those between it and the next class with such a base."""
-        path, line = use.place.path, use.place.line
-        after = min((each for each in self._classes[path] if each > line), default=_LAST)
-        return {
-            each.target.name: each.method
-            for each in self._overrides[path]
-            if line <= each.place.line < after and isinstance(each.target, Attribute) and each.method is not None
-        }
-
     def extended(self, owner: str, name: str) -> bool:
         """Whether a class of the repository that derives from this class of an old release has such an attribute."""
-        bases = {base for base, names in self._extensions if name in names}
+        bases = {base for each in self.extensions.values() if name in each.names for base in each.owner.bases}
         return any(
             ancestor.dotted == owner
             for base in bases

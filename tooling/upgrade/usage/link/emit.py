@@ -49,6 +49,7 @@ from tooling.upgrade.uses import (
     Argument,
     ClientMethod,
     DeadGuard,
+    Extension,
     FileUses,
     PassedArguments,
     SourcePlace,
@@ -347,13 +348,14 @@ class Emitter:
                     return True
         return False
 
-    def _extensions(self, path: str, facts: FileFacts) -> Iterator[tuple[AccessPath, frozenset[str]]]:
+    def _extensions(self, path: str, facts: FileFacts) -> Iterator[Extension]:
         """What the classes of a file add to packages' classes."""
         for qualname in facts.classes:
-            lineage = self._link.lineage(OwnClass(path, qualname))
-            if lineage.ours:
-                names = self._own_names(OwnClass(path, qualname))
-                yield from ((base, names) for base in lineage.ours)
+            owner = OwnClass(path, qualname)
+            client = self._link.lineages.client_class(owner)
+            if client is not None:
+                heirs = frozenset[str]().union(*map(self._own_names, self._link.flows.subclasses(owner)))
+                yield Extension(client, self._own_names(owner), heirs)
 
     def _reach(self, path: str, number: int) -> Alternatives:
         """What a target may be; () if nothing of it is of interest."""
@@ -568,7 +570,7 @@ class Emitter:
             method=self._method(path, given),
             awaited=given.get("awaited"),
             count=given.get("count"),
-            own=self._own_names(OwnClass(path, given["owner"])) if "owner" in given else frozenset(),
+            owner=f"{self._store.checkout.module_name(path)}.{given['owner']}" if "owner" in given else "",
             evidence=given.get("evidence", ""),
             operation=given.get("operation", ""),
             other=given.get("other", ""),
