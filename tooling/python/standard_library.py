@@ -74,8 +74,9 @@ def tells_all(dotted: str) -> bool:
 
 
 CONTAINERS = {
-    **dict.fromkeys(("list", "List", "Sequence", "MutableSequence", "set", "Set", "frozenset", "FrozenSet"), "list"),
-    **dict.fromkeys(("Collection", "AbstractSet", "MutableSet", "deque", "Deque", "Container", "KeysView"), "list"),
+    **dict.fromkeys(("list", "List", "Sequence", "MutableSequence"), "list"),
+    **dict.fromkeys(("Collection", "deque", "Deque", "Container", "KeysView"), "list"),
+    **dict.fromkeys(("set", "Set", "frozenset", "FrozenSet", "AbstractSet", "MutableSet"), "set"),
     **dict.fromkeys(("Iterator", "Iterable", "Generator", "Reversible", "ValuesView"), "iterator"),
     **dict.fromkeys(("AsyncIterator", "AsyncIterable", "AsyncGenerator"), "async-iterator"),
     **dict.fromkeys(("Awaitable", "Coroutine", "Future", "Task"), "awaitable"),

@@ -157,7 +157,8 @@ class Use:
     operation: str = ""
     """Of OPERATE: the special method that is asked first, `__len__` for `len(x)`."""
     other: str = ""
-    """Of an operation of two values: "same" if both come about in one way, "open" if the other one may do it too."""
+    """Of an operation of two values: the type of the other one if that is a literal, "same" if both come about in one
+    way, "open" if the other one may do it too."""
     evaluated: bool = True
     """False under TYPE_CHECKING, in string annotations, and in annotations under `from __future__ import annotations`:
     never run."""

@@ -50,7 +50,7 @@ def iterated(values: Values, *, asynchronous: bool = False) -> Values:
             parts.append(OPEN)
         elif kind.name == "tuple":
             parts.append(union(kind.items))
-        elif kind.name in ("list", "dict", "iterator", "async-iterator"):
+        elif kind.name in ("list", "set", "dict", "iterator", "async-iterator"):
             parts.append(kind.items[0])
         else:
             parts.append(OPEN)
@@ -85,7 +85,7 @@ def container_method(values: Values, name: str) -> Values | None:
             "copy": values,
         }
         return made.get(name)
-    if kind.name == "list":
+    if kind.name in ("list", "set"):
         return {"pop": kind.items[0], "copy": values}.get(name)
     return None
 

@@ -5,7 +5,9 @@ Python looks special methods up in the type, past `__getattr__`. Decorators give
 
 from __future__ import annotations
 
+import operator
 import re
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +37,7 @@ _BY_VALUE: Final = frozenset({"__int__", "__float__", "__index__", "__round__", 
 _ORDER: Final = frozenset({"__lt__", "__le__", "__gt__", "__ge__"})
 _CONTAINERS: Final = {
     "list": ("__iter__", "__len__", "__contains__", "__getitem__"),
+    "set": ("__iter__", "__len__", "__contains__", "__and__", "__or__", "__sub__", "__xor__"),
     "dict": ("__iter__", "__len__", "__contains__", "__getitem__", "keys"),
     "iterator": ("__iter__", "__contains__"),
     "async-iterator": ("__aiter__",),
@@ -45,10 +48,11 @@ _CONTAINERS: Final = {
 """What all have that go by the name of a container."""
 _SOME: Final = {
     "list": ("__setitem__", "__delitem__", "__reversed__", "__add__", "__iadd__", "__mul__", "__and__", "__or__"),
+    "set": ("__iand__", "__ior__", "__isub__", "__ixor__"),
     "dict": ("__setitem__", "__delitem__", "__reversed__", "__or__", "__ior__", "__sub__", "__and__"),
     "iterator": ("__next__", "__reversed__"),
 }
-"""What some of them have: a list and a set are both of name "list"."""
+"""What some of them have: a list and the keys of a mapping are both of name "list"."""
 _KNOWN: Final = ("str", "bytes", "int", "float", "bool", "NoneType", "tuple", "MappingProxyType")
 _ORDERED: Final = re.compile(r"\border\s*=\s*True\b|\battr\.(?:s|attrs)\b")
 _FROZEN: Final = re.compile(r"\b(?:frozen|unsafe_hash|hash)\b(?!\s*=\s*(?:False|None))")
@@ -64,6 +68,42 @@ def alternatives(operation: str, *, reflected: bool = False) -> tuple[str, ...]:
     """List special methods of which one must be there. reflected: both sides of a comparison are of one class."""
     other = (_REFLECTED[operation],) if reflected and operation in _REFLECTED else ()
     return operation, *_ALTERNATIVES.get(operation, ()), *other
+
+
+_TEXTS: Final = {"str": "a", "bytes": b"a"}
+_SAMPLES: Final = {**_TEXTS, "int": 1, "float": 1.0, "NoneType": None}
+
+
+def combined(value: Type, operation: str, other: str) -> bool | None:
+    """Whether Python's own values take part in an operation with a literal of this type; None if it is not known."""
+    name = operation.strip("_")
+    reflected = not hasattr(operator, name) and name.startswith("r")
+    function = getattr(operator, {"and": "and_", "or": "or_"}.get(plain := name[reflected:], plain), None)
+    if function is None or name.endswith("mod"):  # `%` depends on what the text holds
+        return None
+    if not isinstance(value, Builtin) or not {value.name, other} <= _SAMPLES.keys():
+        return None
+    sides = _SAMPLES[value.name], _SAMPLES[other]
+    with suppress(Exception):
+        function(*(reversed(sides) if reflected else sides))
+        return True
+    return False
+
+
+def refuses(value: Type, method: str, given: Sequence[str]) -> bool | None:
+    """Whether a method of texts and bytes refuses literals of these types; None if it is not known."""
+    if not isinstance(value, Builtin) or not given or not {value.name, *given} <= _TEXTS.keys():
+        return None
+    bound = getattr(_TEXTS[value.name], method, None)
+    if bound is None:
+        return None
+    try:
+        bound(*(_TEXTS[each] for each in given))
+    except (ValueError, LookupError):
+        return False
+    except TypeError:
+        return True
+    return False
 
 
 class Operators:

@@ -183,8 +183,8 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Values around others. name: "list", "dict", "tuple", "awaitable", "iterator", "async-iterator", "context" or
-    "async-context"."""
+    """Values around others. name: "list", "set", "dict", "tuple", "awaitable", "iterator", "async-iterator", "context"
+    or "async-context"."""
 
     name: str
     items: tuple[Values, ...]

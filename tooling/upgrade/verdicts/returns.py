@@ -16,8 +16,9 @@ from tooling.python.access_paths import (
     Name,
     spelled,
 )
+from tooling.python.operations import literal
 from tooling.python.source import parse_expression
-from tooling.python.symbols.operators import alternatives
+from tooling.python.symbols.operators import alternatives, combined, refuses
 from tooling.python.symbols.symbol import Builtin, Container, Definite, Instance, Open, SymbolKind
 from tooling.python.symbols.targets import locate
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
@@ -87,6 +88,7 @@ def contradictions(case: JudgedUse) -> Iterator[UseProblem]:
         yield _problem(case, FindingKind.RETURN_CHANGED, message, "ValueError", whole=not told, answer=answer)
     else:
         yield from _lacking(case)
+        yield from _other_text(case)
         yield from _none_now(case)
         yield from _protocol(case)
 
@@ -110,6 +112,26 @@ def _lacking(case: JudgedUse) -> Iterator[UseProblem]:
         return
     message = f"what is returned is a {absent[0].container} by its annotation, which has no {target.name}"
     yield _problem(case, FindingKind.RETURN_CHANGED, message, "AttributeError", whole=False)
+
+
+def _other_text(case: JudgedUse) -> Iterator[UseProblem]:
+    """`cache.get(key).split(",")`: what is returned is of bytes now, whose method takes no text."""
+    target, later, arguments = case.use.target, case.target_after, case.use.arguments
+    if not isinstance(target, Attribute) or not isinstance(later, Attribute) or arguments is None:
+        return
+    given = [type(literal(each.literal or "")).__name__ for each in arguments.given if each.name is None]
+    before, after = case.old.value(target.base), case.new.value(later.base)
+    if before is None or after is None or not after.types or arguments.has_star:
+        return
+    met = [{refuses(each, target.name, given) for each in side.types} for side in (before, after)]
+    if met == [{False}, {True}]:
+        kinds = " or ".join(sorted(_describe(each) for each in after.types))
+        source = _source(target.base)
+        message = (
+            f"{spelled(source) or case.use.symbol_text} gives {kinds} now, whose {target.name} takes other arguments"
+        )
+        whole = not before.open and not after.open
+        yield _problem(case, FindingKind.RETURN_CHANGED, message, "TypeError", whole=whole, inferred=after.inferred)
 
 
 def _none_now(case: JudgedUse) -> Iterator[UseProblem]:
@@ -144,8 +166,12 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
     if by_name and any(isinstance(each, Definite) and each.symbol.kind is SymbolKind.FUNCTION for each in after.types):
         return  # that a function has the name now is said of its reading
     names = alternatives(operation, reflected=use.other == "same")
-    answers = [case.new.goes(each, names) for each in after.types]
-    had = [case.old.goes(each, names) for each in before.types]
+    met = [combined(each, operation, use.other) for each in (*after.types, *before.types)]
+    by_literal = None not in met
+    if not by_literal:
+        met = [case.new.goes(each, names) for each in after.types]
+        met += [case.old.goes(each, names) for each in before.types]
+    answers, had = met[: len(after.types)], met[len(after.types) :]
     loose = [answer is None and isinstance(each, Container) for each, answer in zip(before.types, had, strict=True)]
     if False not in answers or not all(map(any, zip(had, loose, strict=True))):
         return
@@ -155,7 +181,8 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
     if extended and isinstance(use.target, InstanceOf | Called) and isinstance(use.target.base, ClientClass):
         return  # it is the repository's class that has it
     sure = len(failing) == len(answers) and not after.open and not before.open and not extended and use.other != "open"
-    verb = "unpacked" if action is Action.UNPACK else _VERBS.get(operation, f"used with {operation}")
+    verb = f"used with {operation} of a literal of type {use.other}" if by_literal else f"used with {operation}"
+    verb = "unpacked" if action is Action.UNPACK else _VERBS.get(operation, verb)
     other = _COUNTERPARTS.get(operation, "")
     turned = other and any(case.new.goes(each, alternatives(other)) for each in after.types)
     if turned or _async_kinds(before.types) != _async_kinds(after.types):

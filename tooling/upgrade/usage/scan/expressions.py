@@ -335,10 +335,9 @@ class ExpressionReader:
     def between(self, node: ast.AST, operation: str, sides: Sequence[ast.expr], values: Sequence[int]) -> None:
         """Note an operator between two values; the right one answers where a literal stands on the left."""
         (left, right), (first, second) = sides, values
-        other = "" if isinstance(right, ast.Constant) else "same" if first == second else "open"
-        self.operate(node, first, operation, other)
-        if isinstance(left, ast.Constant):
-            self.operate(node, second, SWAPPED.get(operation, f"__r{operation[2:]}"))
+        self.operate(node, first, operation, "same" if first == second else literal_type(right))
+        if isinstance(left, ast.Constant | ast.JoinedStr):
+            self.operate(node, second, SWAPPED.get(operation, f"__r{operation[2:]}"), literal_type(left))
 
     def asked(self, node: ast.Call, name: str, operation: str) -> None:
         """What a builtin asks its arguments for: `len(x)`, `sorted(x)`, `max(x, y)`."""
@@ -382,7 +381,8 @@ class ExpressionReader:
             if type(operator) in OPERATORS:
                 self.between(node, OPERATORS[type(operator)], sides[index : index + 2], values[index : index + 2])
             elif isinstance(operator, ast.In | ast.NotIn):
-                self.operate(node, values[index + 1], "__contains__")
+                asked = literal_type(sides[index])
+                self.operate(node, values[index + 1], "__contains__", "" if asked == "open" else asked)
         return UNKNOWN
 
     def starred(self, node: ast.Starred, read: bool) -> int:
@@ -496,6 +496,18 @@ OPERATORS: dict[type[ast.operator | ast.unaryop | ast.cmpop], str] = {
 SWAPPED = {"__lt__": "__gt__", "__gt__": "__lt__", "__le__": "__ge__", "__ge__": "__le__"}
 """What the other side of a comparison is asked for."""
 _IMPORTED = frozenset({"import", "name", "relative", "global", "star", "guarded"})
+
+
+def literal_type(node: ast.expr) -> str:
+    """Return the name of a literal's type; "open" for anything else."""
+    match node:
+        case ast.Constant(value):
+            return type(value).__name__
+        case ast.JoinedStr():
+            return "str"
+        case ast.List() | ast.Dict() | ast.Set() | ast.Tuple():
+            return type(node).__name__.lower()
+    return "open"
 
 
 def constant_key(node: ast.expr) -> str | int | None:

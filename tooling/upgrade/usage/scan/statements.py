@@ -14,7 +14,7 @@ from tooling.python.module import last_name
 from tooling.python.source import dotted_name, span_of
 from tooling.upgrade.usage.facts import NONE, UNKNOWN
 from tooling.upgrade.usage.scan.containers import put
-from tooling.upgrade.usage.scan.expressions import OPERATORS, constant_key
+from tooling.upgrade.usage.scan.expressions import OPERATORS, constant_key, literal_type
 from tooling.upgrade.usage.scan.frames import DictEntry, ElementOf, KnownDict
 from tooling.upgrade.usage.scan.mocks import created
 from tooling.upgrade.usage.scan.patterns import PatternReader
@@ -244,7 +244,7 @@ class StatementReader:
 
     def augmented(self, node: ast.AugAssign) -> None:
         """`x += value`."""
-        other = "" if isinstance(node.value, ast.Constant) else "open"
+        other = literal_type(node.value)
         operation = f"__i{OPERATORS[type(node.op)][2:]}"
         value = self.expressions.expression(node.value)
         if isinstance(node.op, ast.Add) and self.walk.facts.nodes[value][0] == "list":
