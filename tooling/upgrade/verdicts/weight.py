@@ -142,6 +142,54 @@ def refusal(side: Callable_, name: str, given: str | None) -> tuple[str, bool]:
     return "", False
 
 
+def refusal_of_value(side: Callable_, name: str, given: str | None) -> str:
+    """Name the exception that the body surely raises for this value of a parameter; "" if it raises none, or nobody
+    knows.
+
+    def pad(rows, mode="zeros"):
+        if mode not in ("zeros", "edge"):
+            raise ValueError(mode)                      # pad(rows, mode="wrap") raises ValueError
+
+    given: the argument as a literal; None for anything else."""
+    node, value = _node(side), UNKNOWN if given is None else literal(given)
+    if node is None or value is UNKNOWN:
+        return ""
+    own = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+    own |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    symbol = side.tree.function_of(side.symbol) or side.symbol
+    module = (symbol.owner or symbol.dotted).rpartition(".")[0]
+
+    def constant(read: str) -> object:
+        found = side.tree.resolve(f"{module}.{read}") if read not in own else None
+        return literal(found.symbol.value or "") if isinstance(found, Found) else UNKNOWN
+
+    evaluator, asked, statements = ValueEvaluator(lookup=constant, env={name: value}), False, list(node.body)
+    while statements:
+        statement = statements.pop(0)
+        try:
+            answer = evaluator.truth(statement.test) if isinstance(statement, ast.If | ast.Assert) else None
+        except OutOfFuel:
+            return ""
+        if isinstance(statement, ast.If):
+            asked = asked or name in _names_of(statement.test)
+            if answer is not None:
+                statements = [*(statement.body if answer else statement.orelse), *statements]
+                continue
+        elif isinstance(statement, ast.Raise):
+            error = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+            return ast.unparse(error).rpartition(".")[2] if asked and error is not None else ""
+        elif isinstance(statement, ast.Assert):
+            if answer is False and name in _names_of(statement.test):
+                return "AssertionError"
+        elif not isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.Import | ast.ImportFrom):
+            return ""
+        if isinstance(statement, ast.If) and any(isinstance(each, ast.Return) for each in ast.walk(statement)):
+            return ""
+        if name in {each.id for each in _stores(statement)}:
+            return ""
+    return ""
+
+
 def _is_passed(test: ast.expr, local: str, usual: str, given: str | None) -> bool | None:
     """Whether a test holds for an argument that is given; None if that depends on its value."""
     value = UNKNOWN if given is None else literal(given)
