@@ -14,7 +14,7 @@ from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action, Argument, PassedArguments
 from tooling.upgrade.verdicts.answers import by_position, inside_of_another, left_out, old_default
 from tooling.upgrade.verdicts.comparison import UseProblem, mentions
-from tooling.upgrade.verdicts.weight import effective_default, reads, refusal, refusal_of_value
+from tooling.upgrade.verdicts.weight import effective_default, reads, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -270,24 +270,16 @@ class _Comparison:
         if not was or not name or name == STAR:
             return None
         raises, sure = refusal(self.after, name, argument.literal)
-        if not raises:
-            return self._refused_value(argument, was, now)
-        if refusal(self.before, argument.name or was, argument.literal)[0]:
+        if not raises or refusal(self.before, argument.name or was, argument.literal)[0]:
             return None
-        message = f"`{name}` is refused: it raises {raises}" + ("" if sure else " unless it is None")
-        other = renamed(self.case, self.before, self.after, name)
+        always = refusal(self.after, name, None)[0]
+        how = "" if always else f" as {argument.literal}"
+        message = f"`{name}` is refused{how}: it raises {raises}" + ("" if sure else " unless it is None")
+        other = renamed(self.case, self.before, self.after, name) if always else None
         kind = FindingKind.PARAM_RENAMED if other is not None else FindingKind.PARAM_REMOVED
         severity = AuditSeverity.BREAKING if sure else AuditSeverity.WARNING
         raised = raises if sure else ""
         return self._change(kind, name, argument, message, severity=severity, raises=raised, replacement=other)
-
-    def _refused_value(self, argument: Argument, was: str, now: str) -> CallChange | None:
-        """A value that the body took and now raises for."""
-        raises = refusal_of_value(self.after, now, argument.literal)
-        if not raises or refusal_of_value(self.before, was, argument.literal):
-            return None
-        message = f"`{now}` is refused as {argument.literal}: it raises {raises}"
-        return self._change(FindingKind.PARAM_REMOVED, now, argument, message, raises=raises)
 
     def _keyword(self, index: int, argument: Argument, name: str) -> CallChange | None:
         if self.new.slots.get(index, STARS) != STARS:

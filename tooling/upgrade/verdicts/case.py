@@ -116,14 +116,15 @@ class JudgedUse:
 
     @cached_property
     def meets_own_member(self) -> bool:
-        """Whether a method of the package gives what a class of the repository is called for, or on, and a member of
-        that class is used: `Mine.from_dict(values).own()`."""
+        """Whether a member of a class of the repository is used, which a method of the package gave:
+        `Mine.from_dict(values).own()`. What such a class answers for by `__getattr__` is its own too."""
         step: AccessPath | None = self.use.target
         while step is not None:
-            if isinstance(step, Attribute):
-                client = _made_by_own_class(step.base)
-                extension = self.context.extension(client.dotted) if client is not None else None
-                if client is not None and extension is not None and step.name in extension.names:
+            client = _own_class(step.base) if isinstance(step, Attribute) else None
+            extension = self.context.extension(client.dotted) if client is not None else None
+            if isinstance(step, Attribute) and client is not None and extension is not None:
+                gone = locate(self.new, step).absent and not isinstance(step.base, ClientClass)
+                if step.name in extension.names or (gone and "__getattr__" in extension.names):
                     owners = {met.symbol.dotted for base in client.bases for met in locate(self.old, base).found}
                     return any(met.receiver in owners for met in locate(self.old, step).found)
             step = getattr(step, "base", None)
@@ -183,21 +184,14 @@ class JudgedUse:
         return self.context.explain(absent, self.old, self.new, self.use)
 
 
-def _made_by_own_class(access_path: AccessPath) -> ClientClass | None:
-    """The class of the repository on which a method was called that gives this, perhaps after other methods."""
-    made = False
-    while True:
-        match access_path:
-            case Awaited(base) | Entered(base):
-                access_path = base
-            case Called(Attribute(base)):
-                access_path, made = base, True
-            case ClientClass():
-                return access_path if made else None
-            case Called(ClientClass() as base) | InstanceOf(ClientClass() as base):
-                return base if made else None
-            case _:
-                return None
+def _own_class(access_path: AccessPath) -> ClientClass | None:
+    """The class of the repository that this is, is made of, or that a method was called on which gives this."""
+    match access_path:
+        case ClientClass():
+            return access_path
+        case Called(Attribute(base)) | Called(base) | InstanceOf(base) | Awaited(base) | Entered(base):
+            return _own_class(base)
+    return None
 
 
 def _newly_required(old: Upstream, new: Upstream) -> bool:

@@ -123,13 +123,6 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
         return  # `-> str` that became `-> str | list[str]`: what came for these arguments still comes
     if case.use.action is not Action.ASSIGN and case.context.assigned(case.use, f"{absent.container}.{absent.name}"):
         return
-    made = case.use.target.base if isinstance(case.use.target, Attribute) else None
-    if (
-        isinstance(made, InstanceOf)
-        and isinstance(made.base, ClientClass)
-        and case.context.extended(absent.container, "__getattr__")
-    ):
-        return  # the class of the repository answers for names itself
     kind, replacement = case.explain(absent) or (FindingKind.REMOVED, None)
     if kind in (FindingKind.PARAM_REMOVED, FindingKind.PARAM_RENAMED):  # a function has the name of the module now
         kind, replacement = FindingKind.REMOVED, None

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.operations import UNKNOWN, OutOfFuel, literal
@@ -114,80 +115,69 @@ def refusal(side: Callable_, name: str, given: str | None) -> tuple[str, bool]:
     """Name the exception that the body raises for a parameter or keyword that is given, and say whether it surely does;
     "" if it raises none.
 
-        def dump(self, encoder=_unset, **options):
+        def dump(self, encoder=_unset, mode="w", **options):
             if encoder is not _unset:
                 raise TypeError("`encoder` is no longer supported")     # dump(encoder=f) raises TypeError
             strict = options.pop("strict", None)
             if strict is not None:
                 raise TypeError("`strict` is gone")     # dump(strict=True) does, dump(strict=None) does not,
                                                         # dump(strict=flag) may
+            if mode not in MODES:
+                raise ValueError(mode)                  # dump(mode="a") does if MODES has no "a"
 
     given: the argument as a literal; None for anything else."""
-    node = _node(side) or _after_fields(side)
-    others = node.args.kwarg.arg if node is not None and node.args.kwarg is not None else ""
+    node, value = _node(side) or _after_fields(side), UNKNOWN if given is None else literal(given)
+    if node is None:
+        return "", False
+    others = node.args.kwarg.arg if node.args.kwarg is not None else ""
     parameter = next((each for each in side.signature.parameters if each.name == name), None)
     usual, local = (parameter.default or "", name) if parameter is not None else ("", "")
-    for statement in node.body if node is not None else ():
+    own = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+    own |= {each.id for statement in node.body for each in _stores(statement)}
+    evaluator = ValueEvaluator(lookup=lambda read: UNKNOWN if read in own else _constant(side, read))
+    decided, asked, statements = value is not UNKNOWN, False, list(node.body)
+    while statements:
+        statement = statements.pop(0)
+        answer = None
         match statement:
             case ast.If(test=test, body=[ast.Raise(exc=ast.Call(func=error) | error), *_]) if local:
-                kinds = isinstance(error, ast.Name | ast.Attribute)
-                is_passed = _is_passed(test, local, usual, given) if kinds else False
+                is_passed = (
+                    _is_passed(test, local, usual, given) if isinstance(error, ast.Name | ast.Attribute) else False
+                )
                 if is_passed is not False and error is not None:
                     return ast.unparse(error).rpartition(".")[2], is_passed is True
+        if decided and local:
+            evaluator.env[local] = value
+            match statement:
+                case ast.If(test=test) | ast.Assert(test=test):
+                    with suppress(OutOfFuel):
+                        answer = evaluator.truth(test)
+                    asked = asked or local in _names_of(test)
+                    if isinstance(statement, ast.Assert):
+                        if answer is False and local in _names_of(test):
+                            return "AssertionError", True
+                    elif answer is not None:
+                        statements = [*(statement.body if answer else statement.orelse), *statements]
+                        continue
+                case ast.Raise(exc=ast.Call(func=error) | error) if asked and error is not None:
+                    return ast.unparse(error).rpartition(".")[2], True
         taken = None if local else _taken_keyword(statement, others, name)
         if taken is not None:
             local, usual = taken
         elif local and local in {each.id for each in _stores(statement)}:
             return "", False  # it is something else from here on
+        if isinstance(statement, ast.For | ast.While | ast.With | ast.Try | ast.Raise) or any(
+            isinstance(each, ast.Return) for each in ast.walk(statement)
+        ):
+            decided = False  # what follows may not be reached
     return "", False
 
 
-def refusal_of_value(side: Callable_, name: str, given: str | None) -> str:
-    """Name the exception that the body surely raises for this value of a parameter; "" if it raises none, or nobody
-    knows.
-
-    def pad(rows, mode="zeros"):
-        if mode not in ("zeros", "edge"):
-            raise ValueError(mode)                      # pad(rows, mode="wrap") raises ValueError
-
-    given: the argument as a literal; None for anything else."""
-    node, value = _node(side), UNKNOWN if given is None else literal(given)
-    if node is None or value is UNKNOWN:
-        return ""
-    own = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
-    own |= {each.id for each in ast.walk(node) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+def _constant(side: Callable_, name: str) -> object:
+    """A literal that a name of the module of a function stands for."""
     symbol = side.tree.function_of(side.symbol) or side.symbol
-    module = (symbol.owner or symbol.dotted).rpartition(".")[0]
-
-    def constant(read: str) -> object:
-        found = side.tree.resolve(f"{module}.{read}") if read not in own else None
-        return literal(found.symbol.value or "") if isinstance(found, Found) else UNKNOWN
-
-    evaluator, asked, statements = ValueEvaluator(lookup=constant, env={name: value}), False, list(node.body)
-    while statements:
-        statement = statements.pop(0)
-        try:
-            answer = evaluator.truth(statement.test) if isinstance(statement, ast.If | ast.Assert) else None
-        except OutOfFuel:
-            return ""
-        if isinstance(statement, ast.If):
-            asked = asked or name in _names_of(statement.test)
-            if answer is not None:
-                statements = [*(statement.body if answer else statement.orelse), *statements]
-                continue
-        elif isinstance(statement, ast.Raise):
-            error = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
-            return ast.unparse(error).rpartition(".")[2] if asked and error is not None else ""
-        elif isinstance(statement, ast.Assert):
-            if answer is False and name in _names_of(statement.test):
-                return "AssertionError"
-        elif not isinstance(statement, ast.Expr | ast.Assign | ast.AnnAssign | ast.Import | ast.ImportFrom):
-            return ""
-        if isinstance(statement, ast.If) and any(isinstance(each, ast.Return) for each in ast.walk(statement)):
-            return ""
-        if name in {each.id for each in _stores(statement)}:
-            return ""
-    return ""
+    found = side.tree.resolve(f"{(symbol.owner or symbol.dotted).rpartition('.')[0]}.{name}")
+    return literal(found.symbol.value or "") if isinstance(found, Found) else UNKNOWN
 
 
 def _is_passed(test: ast.expr, local: str, usual: str, given: str | None) -> bool | None:
