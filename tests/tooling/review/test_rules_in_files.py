@@ -225,7 +225,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(method):\n    raise ValueError('unknown method {method}')\n",
             f"{LOGGER}def f(step, loss):\n    logger.info('step {{step}}: {{loss:.3f}}')\n",
             "def f(rows):\n    count = len(rows)\n    print('{count} rows')\n",
-            "def f(read):\n    try:\n        read()\n    except OSError as e:\n        get_logger().warning('no: {e}')\n",
+            "def f(go):\n    try:\n        go()\n    except OSError as e:\n        get_logger().warning('no: {e}')\n",
             "def f(rows, found):\n    for name in rows:\n        found.append(('{name}.weight', name))\n",
             "def f(rows, options):\n    name = rows.name\n    options['desc'] = 'reading {name}'\n",
         ],

@@ -65,9 +65,9 @@ def bound_contradicts(module: Module, _side: Side) -> Iterator[Place]:
     for statement, test, message, refused in guards:
         asked = _asked(test)
         shown = [rf"\{{{re.escape(each)}(?::[^{{}}]*)?\}}" for each in asked[::2]] if asked is not None else []
-        told = re.search(rf"{shown[0]} ?([<>]=?) ?{shown[1]}", ast.unparse(message)) if shown and not refused else None
-        if told is not None and asked is not None and f"{told[1]}=" == _SIGNS.get(asked[1]):
-            yield Place(module.path, statement.lineno, f"`{ast.unparse(test)}`, and its message says `{told[1]}`")
+        sign = re.search(rf"{shown[0]} ?([<>]=?) ?{shown[1]}", ast.unparse(message)) if shown and not refused else None
+        if sign is not None and asked is not None and f"{sign[1]}=" == _SIGNS.get(asked[1]):
+            yield Place(module.path, statement.lineno, f"`{ast.unparse(test)}`, and its message says `{sign[1]}`")
         said = "".join(str(each.value) for each in ast.walk(message) if isinstance(each, ast.Constant)).lower()
         found = [kind for kind, words in _ALLOWS if words.search(said)]
         if asked is None or _other_number(asked[2], said):
@@ -205,8 +205,7 @@ def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
         if asked is not None and asked[1] is ast.GtE and asked[0].startswith("len(") and asked[2].isdigit():
             taken = f"{asked[0][4:-1]}[{asked[2]}]"
             body = branch.body[0] if isinstance(branch.body, list) else branch.body
-            first = [each for each in ast.walk(body) if isinstance(each, ast.Subscript)]
-            if any(ast.unparse(each) == taken for each in first):
+            if any(ast.unparse(each) == taken for each in ast.walk(body) if isinstance(each, ast.Subscript)):
                 said = f"`{taken}` is taken where `{ast.unparse(branch.test)}`: it may be one too far"
                 yield Place(module.path, branch.lineno, said)
     for either in module.nodes(ast.BoolOp):

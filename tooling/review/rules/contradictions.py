@@ -47,13 +47,12 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
         for at, test in enumerate(both or [node.test]):
             name, is_none = _compared_with_none(test)
             set_since = any(_may_set(each, name) for one in both[at + 1 :] for each in ast.walk(one))
+            used: ast.expr | None = None
             if is_none and not set_since:
                 calls = [each for each in _sure(node.body[0]) if isinstance(each, ast.Call) and len(each.args) == 1]
                 reading = (each for each in calls if _READS.match(last_name(each.func)))
                 used = next((each for each in reading if ast.unparse(each.args[0]) == name), None)
                 used = used or _first_use(module, node.body, name)
-            else:
-                used = None
             if used is not None:
                 yield Place(module.path, used.lineno, f"`{ast.unparse(used)}` where `{name}` is None")
         name, is_none = _compared_with_none(node.test)

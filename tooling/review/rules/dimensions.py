@@ -175,11 +175,14 @@ def odd_twin(module: Module, _side: Side) -> Iterator[Place]:
         words = {_first_changed(*pair) for pair in named}
         if not len(hard) == len(words) == 1 < len(named):
             continue
-        ends = set(*words) & _ENDS
+        ends = {word for pair in words for word in pair} & _ENDS
         # Keys and values may lie otherwise than queries; where two of the three agree, they do not.
         near = block[max(0, block.index(one) - 1) : block.index(other) + 2] if ends and ends <= {"k", "q", "v"} else []
-        thirds = [(each, twin) for each in near if each not in {one, other} for twin in (one, other)]
-        if not ends or any(_compare(*pair, same := []) and all(each[0] == "name" for each in same) for pair in thirds):
+        same: dict[tuple[ast.stmt, ast.stmt], list[tuple[str, str, str]]] = {
+            (each, twin): [] for each in near if each not in {one, other} for twin in (one, other)
+        }
+        agree = (_compare(*pair, differ) and all(each[0] == "name" for each in differ) for pair, differ in same.items())
+        if not ends or any(agree):
             kind, first, second = hard[0]
             said = f"`{second}` where its twin has `{first}`: {kind}"
             yield Place(module.path, other.lineno, said, f"{module.path}:{one.lineno}")
@@ -280,7 +283,10 @@ def cut_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
                 taken = [index] if name == "gather" else []
                 taken += getattr(call.args[0], "elts", []) if call.args and name in {"cat", "concat"} else []
                 inline = [each for each in taken if _cut_along(each) is not None]
-                bounds = [ast.unparse(each.slice) for each in inline if isinstance(each, ast.Subscript)]
+                cuts = [each for each in inline if isinstance(each, ast.Subscript)]
+                bounds = [
+                    ast.unparse(each.slice) for each in cuts if ast.unparse(each.value) == ast.unparse(cuts[0].value)
+                ]
                 # `cat([x[n:], x[:n]])` turns halves round; rows may well be put beside others.
                 turned = len(bounds) == 2 and bounds[0].endswith(":") and bounds[0][:-1] == bounds[1][1:]
                 if turned or (len(inline) == 1 and _cut_along(inline[0]) == -1):
@@ -289,13 +295,12 @@ def cut_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
                 if other is not None and along is not None and 0 in {along, known[ast.unparse(other)]}:
                     said = f"`{ast.unparse(other)}` is made along {known[ast.unparse(other)]}, and used along {along}"
                     yield Place(module.path, call.lineno, said)
-                of = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+                owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
                 if name == "scatter_" and call.args and (laid := _number(call.args[0])) is not None:
-                    known[f"{of}: laid"] = laid
-                if name == "sum" and keyword(call, "keepdim") and along == 0 and known.get(f"{of}: laid", 0):
-                    yield Place(
-                        module.path, call.lineno, f"`{of}` is filled along {known[f'{of}: laid']}, and summed along 0"
-                    )
+                    known[f"{owner}: laid"] = laid
+                if name == "sum" and keyword(call, "keepdim") and along == 0 and known.get(f"{owner}: laid", 0):
+                    said = f"`{owner}` is filled along {known[f'{owner}: laid']}, and summed along 0"
+                    yield Place(module.path, call.lineno, said)
                 halves = call.args[0] if call.args and name in {"cat", "concat"} else None
                 halves = halves.value if isinstance(halves, ast.Subscript) else halves
                 cut = isinstance(halves, ast.Call) and last_name(halves.func) in {"chunk", "split"}
