@@ -434,6 +434,9 @@ class ExpressionInference:
                 if body.binding == "classmethod":
                     return Values((Definite(body.receiver),))
             local = self._local(body, facts, node.id)
+            own = facts.inner.get(node.id)
+            if local == OPEN and own is not None and not own[1] and len(facts.local[node.id]) == 1:
+                return Values((Builtin("function"),))
             if local is not None:
                 return local
         where = body.where if facts is None else Where(body.where.table)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute, Called, ClientClass, Name, SuperOf
 from tooling.python.operations import UNKNOWN, literal
-from tooling.python.symbols.symbol import Container, Found, Instance, Open, SymbolKind, Values
+from tooling.python.symbols.symbol import Builtin, Container, Found, Instance, Open, SymbolKind, Values
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.comparison import UseProblem, definition
@@ -124,6 +124,7 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
         and _is_property(old)
         and new.kind is SymbolKind.FUNCTION
         and new.binding in ("method", "classmethod", "staticmethod")
+        and not _gives_function(case)
     ):
         call = Replacement(f"{new.name}()", "the property became a method without required parameters", certain=True)
         message = f"{name} is a method now: this reads the method, not its value"
@@ -217,6 +218,12 @@ def _gives_callable(case: JudgedUse) -> bool:
     if isinstance(outcome, Values) and outcome.types and not outcome.open:
         return bool(case.called_after.callables)
     return any("Callable" in definition(case.new, met.symbol) for met in case.after.found)
+
+
+def _gives_function(case: JudgedUse) -> bool:
+    """Whether the value of the old property was a function that another one makes: it is called as a method is."""
+    held = case.old.value(case.use.target)
+    return held is not None and Builtin("function") in held.types
 
 
 def _async_contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> str:

@@ -481,11 +481,12 @@ def _last(dotted: str) -> str:
 
 
 def _refusal(case: JudgedUse, upstream: Upstream, met: Resolved) -> str:
-    if met.symbol.refuses or met.symbol.kind is not SymbolKind.CLASS:
+    derives = case.use.action is Action.SUBCLASS  # which makes no instance
+    if (met.symbol.refuses and not derives) or met.symbol.kind is not SymbolKind.CLASS:
         return met.symbol.refuses
     if upstream.members.constructor_hook(met.symbol):
         return ""  # the metaclass may call neither
-    for name in ("__init__", "__new__", *(["__init_subclass__"] if case.use.action is Action.SUBCLASS else [])):
+    for name in ("__init_subclass__",) if derives else ("__init__", "__new__"):
         method = upstream.member(met.symbol, name)
         if isinstance(method, Found) and method.symbol.refuses:
             return method.symbol.refuses
