@@ -23,7 +23,7 @@ MEANINGS = {
     6: {"registry-shape"},
     7: {"checks-failed"},
     8: {"unsupported"},
-    9: {"resolution"},
+    9: {"resolution", "resolver"},
     10: {"finding", "checks", "message", "unmarkable"},
     11: {"unreachable", "remote", "upstream", "offline", "archive"},
     12: {"pull-request"},

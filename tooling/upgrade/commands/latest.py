@@ -1,4 +1,4 @@
-"""Searches for each watched package the newest version that resolves and audits clean, and the first that does not.
+"""Finds for each package the newest version that resolves and audits clean, and the first that fails.
 
 Each version is planned as the upgrade itself would plan it, so that what is called clean is not refused afterwards.
 """
@@ -140,8 +140,8 @@ def _latest(context: UpgradeContext, name: str, lock: bool, offline: bool) -> La
 
 def configure(parser: Parser) -> None:
     """Add the arguments."""
-    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="only these (default: all that are watched)")
-    parser.add_argument("--no-lock", dest="lock", action="store_false", help="audit only: do not resolve")
+    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help="only these (default: all watched)")
+    parser.add_argument("--no-lock", dest="lock", action="store_false", help="do not resolve")
     add_sources(parser)
     shown = parser.add_argument_group("how it is shown")
     shown.add_argument("--markdown", action="store_true", help="print a table for a pull request, or a job's summary")
