@@ -72,6 +72,7 @@ def alternatives(operation: str, *, reflected: bool = False) -> tuple[str, ...]:
 
 _TEXTS: Final = {"str": "a", "bytes": b"a"}
 _SAMPLES: Final = {**_TEXTS, "int": 1, "float": 1.0, "NoneType": None}
+_GROUPS: Final[dict[str, object]] = {"dict": {}, "list": [], "set": set(), "tuple": ()}
 
 
 def combined(value: Type, operation: str, other: str) -> bool | None:
@@ -81,13 +82,15 @@ def combined(value: Type, operation: str, other: str) -> bool | None:
     function = getattr(operator, {"and": "and_", "or": "or_"}.get(plain := name[reflected:], plain), None)
     if function is None or name.endswith("mod"):  # `%` depends on what the text holds
         return None
-    if not isinstance(value, Builtin) or not {value.name, other} <= _SAMPLES.keys():
+    samples = {**_SAMPLES, **_GROUPS}
+    if not isinstance(value, Builtin | Container) or not {value.name, other} <= samples.keys():
         return None
-    sides = _SAMPLES[value.name], _SAMPLES[other]
+    sides = samples[value.name], samples[other]
     with suppress(Exception):
         function(*(reversed(sides) if reflected else sides))
         return True
-    return False
+    # Other things go by the names of containers too, but nothing else by that of a tuple.
+    return False if isinstance(value, Builtin) or value.name == "tuple" else None
 
 
 def refuses(value: Type, method: str, given: Sequence[str]) -> bool | None:

@@ -104,8 +104,11 @@ _OF_A_CLASS = re.compile(r"[\w.]+\.(model_validate|parse_obj)\(")
 
 def absences(case: JudgedUse) -> Iterator[UseProblem]:
     """The name was there, and is not any more."""
-    if case.use.action in SILENT:
-        return
+    target = case.use.target
+    # `for each in axis.names`: no other use says that the attribute is read
+    read_only = isinstance(target, Attribute) and case.reads(target.name)
+    if (case.use.action in SILENT and not read_only) or isinstance(target, ClientClass):
+        return  # a class of the repository is there once its statement has run, which is a use of its own
     # Whether the new side lacks what the old one has; of a union: all or more members lack it than before
     lacking = len(case.after.absent) > (len(case.before.absent) if case.after.found else 0)
     is_gone = bool(case.before.found) and lacking

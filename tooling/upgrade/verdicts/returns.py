@@ -166,12 +166,14 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
     if by_name and any(isinstance(each, Definite) and each.symbol.kind is SymbolKind.FUNCTION for each in after.types):
         return  # that a function has the name now is said of its reading
     names = alternatives(operation, reflected=use.other == "same")
-    met = [combined(each, operation, use.other) for each in (*after.types, *before.types)]
-    by_literal = None not in met
-    if not by_literal:
-        met = [case.new.goes(each, names) for each in after.types]
-        met += [case.old.goes(each, names) for each in before.types]
-    answers, had = met[: len(after.types)], met[len(after.types) :]
+    beside = [combined(each, operation, use.other) for each in after.types]
+    answers = [
+        case.new.goes(each, names) if met is None else met for each, met in zip(after.types, beside, strict=True)
+    ]
+    had = [
+        case.old.goes(each, names) if (met := combined(each, operation, use.other)) is None else met
+        for each in before.types
+    ]
     loose = [answer is None and isinstance(each, Container) for each, answer in zip(before.types, had, strict=True)]
     if False not in answers or not all(map(any, zip(had, loose, strict=True))):
         return
@@ -181,7 +183,7 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
     if extended and isinstance(use.target, InstanceOf | Called) and isinstance(use.target.base, ClientClass):
         return  # it is the repository's class that has it
     sure = len(failing) == len(answers) and not after.open and not before.open and not extended and use.other != "open"
-    verb = f"used with {operation} of a literal of type {use.other}" if by_literal else f"used with {operation}"
+    verb = f"used with {operation} of a literal of type {use.other}" if False in beside else f"used with {operation}"
     verb = "unpacked" if action is Action.UNPACK else _VERBS.get(operation, verb)
     other = _COUNTERPARTS.get(operation, "")
     turned = other and any(case.new.goes(each, alternatives(other)) for each in after.types)
