@@ -6,7 +6,7 @@ Each case is two versions of a small package and a client whose lines say what a
 client on both versions, so the marks are facts. Half of the hard cases, by a hash of the name, are held out: figures
 are printed for them, and --show names lines of the others only. The fresh ones (`benchmarks/fresh_pairs`) were
 written without reading the audit's code or its pairs, and no test runs them. Three rounds have been read and what they
-showed was mended; nobody read the fourth, of which one half stays apart for the time when the other is.
+showed was mended, as was what the development half of the fourth showed; nobody has read its other half.
 
 recall: marked lines with a finding, warnings included. precision: breaking findings on marked lines, of all breaking
 ones; all: the same of warnings too. kind: found lines whose finding has the marked kind.
