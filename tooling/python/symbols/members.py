@@ -278,7 +278,9 @@ class Members:
     # What may be there although it stands nowhere
 
     def _by_metaclass(self, lineage: ClassLineage, name: str) -> Resolution | None:
-        """Look in the metaclass: a class has its attributes too."""
+        """Look in the metaclass: a class has its attributes too, but for what it has from `object`."""
+        if name in vars(object):
+            return None
         for ancestor in lineage.classes:
             for metaclass in self.metaclasses(ancestor):
                 if isinstance(metaclass, Found) and metaclass.symbol.kind is SymbolKind.CLASS:

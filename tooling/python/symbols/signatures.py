@@ -46,20 +46,7 @@ class Signatures:
 
     def _signature(self, symbol: Symbol) -> Signature | Open:
         if symbol.kind is SymbolKind.CLASS:
-            if self.members.constructor_hook(symbol):
-                return Open(f"a metaclass decides how {symbol.dotted} is called")
-            lineage = self.members.lineage(symbol)
-            style = self.fields.style(symbol)
-            made = None if style is None else self._by_style(symbol, style)
-            for ancestor in lineage.ancestors:
-                found = self._constructor(ancestor, symbol, style, made)
-                if found is not None:
-                    return self._decorated(symbol, lineage, found)
-            if made is not None:
-                return self._decorated(symbol, lineage, made)
-            if not lineage.complete:
-                return Open(f"{symbol.dotted} may have the constructor of a base that is not part of this distribution")
-            return self._decorated(symbol, lineage, self._new(symbol) or Signature(()))
+            return self._of_class(symbol)
         facts = self.definitions.facts(symbol)
         located = self.definitions.locate(symbol)
         if facts is not None and located is not None:
@@ -90,6 +77,25 @@ class Signatures:
         if located is not None and symbol.kind is SymbolKind.VALUE:
             return self._of_value(located)
         return Open(f"{symbol.dotted} is not a function or class that is known")
+
+    def _of_class(self, symbol: Symbol) -> Signature | Open:
+        if self.members.constructor_hook(symbol):
+            return Open(f"a metaclass decides how {symbol.dotted} is called")
+        lineage = self.members.lineage(symbol)
+        style = self.fields.style(symbol)
+        made = None if style is None else self._by_style(symbol, style)
+        for ancestor in lineage.ancestors:
+            found = self._constructor(ancestor, symbol, style, made)
+            if found is not None:
+                return self._decorated(symbol, lineage, found)
+        if made is not None:
+            return self._decorated(symbol, lineage, made)
+        if not lineage.complete:
+            return Open(f"{symbol.dotted} may have the constructor of a base that is not part of this distribution")
+        written = self._new(symbol)
+        if written is None and any(self._makes_classes(each) for each in lineage.classes):
+            return Open(f"the metaclass of {symbol.dotted} may give it a constructor")
+        return self._decorated(symbol, lineage, written or Signature(()))
 
     def of_statement(self, symbol: Symbol) -> tuple[Symbol, Signature] | Open:
         """Find what a class statement with this base calls, and how: the metaclass, or `__init_subclass__`."""
@@ -196,6 +202,12 @@ class Signatures:
         if is_exception(ancestor):
             return Signature((Parameter("args", "star"),))
         return Open(f"{symbol.dotted} has the constructor of {ancestor}")
+
+    def _makes_classes(self, symbol: Symbol) -> bool:
+        """Whether a metaclass of the package has a hand in how a class is made."""
+        found = [each.symbol for each in self.members.metaclasses(symbol) if isinstance(each, Found)]
+        made = [self.members.member(each, name) for each in found for name in ("__new__", "__init__")]
+        return any(isinstance(each, Found) and each.symbol.file for each in made)
 
     def _new(self, symbol: Symbol) -> Signature | Open | None:
         found = self.members.member(symbol, "__new__")
