@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 import re
 from contextlib import suppress
+from copy import copy
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -71,8 +72,16 @@ def alternatives(operation: str, *, reflected: bool = False) -> tuple[str, ...]:
 
 
 _TEXTS: Final = {"str": "a", "bytes": b"a"}
-_SAMPLES: Final = {**_TEXTS, "int": 1, "float": 1.0, "NoneType": None}
-_GROUPS: Final[dict[str, object]] = {"dict": {}, "list": [], "set": set(), "tuple": ()}
+_SAMPLES: Final[dict[str, object]] = {
+    **_TEXTS,
+    "NoneType": None,
+    "dict": {},
+    "float": 1.0,
+    "int": 1,
+    "list": [],
+    "set": set(),
+    "tuple": (),
+}
 
 
 def combined(value: Type, operation: str, other: str) -> bool | None:
@@ -82,11 +91,10 @@ def combined(value: Type, operation: str, other: str) -> bool | None:
     function = getattr(operator, {"and": "and_", "or": "or_"}.get(plain := name[reflected:], plain), None)
     if function is None or name.endswith("mod"):  # `%` depends on what the text holds
         return None
-    samples = {**_SAMPLES, **_GROUPS}
-    if not isinstance(value, Builtin | Container) or not {value.name, other} <= samples.keys():
+    if not isinstance(value, Builtin | Container) or not {value.name, other} <= _SAMPLES.keys():
         return None
-    sides = samples[value.name], samples[other]
-    with suppress(Exception):
+    sides = copy(_SAMPLES[value.name]), copy(_SAMPLES[other])  # `+=` changes a list
+    with suppress(TypeError):
         function(*(reversed(sides) if reflected else sides))
         return True
     # Other things go by the names of containers too, but nothing else by that of a tuple.
