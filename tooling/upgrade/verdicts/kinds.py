@@ -71,12 +71,12 @@ def read_only(case: JudgedUse) -> Iterator[UseProblem]:
 
 
 _COPIES = {
-    "attrs": "attrs.evolve(..., {name}=...)",
-    "dataclass": "dataclasses.replace(..., {name}=...)",
-    "namedtuple": "..._replace({name}=...)",
-    "pydantic": '...model_copy(update={{"{name}": ...}})',
+    "attrs": "attrs.evolve(old, {name}=...)",
+    "dataclass": "dataclasses.replace(old, {name}=...)",
+    "namedtuple": "old._replace({name}=...)",
+    "pydantic": 'old.model_copy(update={{"{name}": ...}})',
 }
-"""How another value is given to what cannot be changed, by the style of its class."""
+"""How a copy with another value is made of what cannot be changed, by the style of its class."""
 
 
 def _as_a_copy(new: Upstream, value: Values, name: str) -> Replacement | None:

@@ -20,7 +20,8 @@ def _load(name: str):
 
 
 corpus = _load("corpus")
-fixed = _load("auditing").fixed
+auditing = _load("auditing")
+fixed = auditing.fixed
 PAIRS = [*corpus.read_pairs(), *corpus.read_pairs(corpus.HARD)]
 BY_KIND = {
     "a class is deprecated": "New()",
@@ -38,6 +39,20 @@ BY_KIND = {
     "__all__ shrinks under a star import": "from up import b",
 }
 """Pairs of the quick test, and what must be in the mended client: one of each kind of edit."""
+ANSWERS = {
+    "__getattr__ asks a function that a factory made": "up.x.Moved",
+    "a callback is called with one argument more": "def ...(argument_1, argument_2)",
+    "a callback that is awaited now": "async def ...",
+    "a class becomes a named tuple": "old._replace(x=...)",
+    "a class of attrs is frozen": "attrs.evolve(old, name=...)",
+    "a context manager became asynchronous": "async with up.session",
+    "a dataclass is frozen": "dataclasses.replace(old, size=...)",
+    "a function calls what it is given with a keyword more": "def ...(step, logs)",
+    "a module warns when it is imported": "up.layers.DropPath",
+    "a pydantic model is frozen": 'old.model_copy(update={"text": ...})',
+    "an iterator became asynchronous": "async for ... in up.Engine.stream",
+}
+"""What is to be written instead, by pair."""
 
 
 def _fixed(pairs, root):
@@ -75,6 +90,13 @@ def test_each_kind_of_edit_holds_and_runs(tmp_path) -> None:
         assert results[name].stubborn == [], name
         assert any(text in each for each in results[name].client.values()), (name, results[name].client)
         assert results[name].left or ran[name]["raised"] == [], name
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_says_what_to_write(name, tmp_path) -> None:
+    (pair,) = [each for each in PAIRS if each.name == name]
+    found = auditing.findings_of(pair, tmp_path)
+    assert ANSWERS[name] in {each.replacement.text for each in found if each.replacement is not None}
 
 
 @pytest.mark.exhaustive
