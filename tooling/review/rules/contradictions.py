@@ -205,51 +205,47 @@ _FLAG: Final = re.compile(
 )
 
 
-def _read_next(rest: Sequence[ast.stmt], name: str) -> ast.expr | None:
-    """Return the call or loop that first takes a name, where nothing may have given it a value before."""
+def _first_mention(rest: Sequence[ast.stmt], name: str) -> tuple[ast.stmt, list[ast.expr]] | None:
+    """Find the first statement that reads a name and gives it no value, with the places; of an attribute only the next
+    statement counts: others may set it."""
     for statement in rest[:1] if "." in name else rest:
         nodes = [each for each in ast.walk(statement) if isinstance(each, ast.Name | ast.Attribute)]
         nodes = [each for each in nodes if ast.unparse(each) == name]
-        if any(not isinstance(each.ctx, ast.Load) for each in nodes):
-            return None
-        if isinstance(statement, ast.For) and statement.iter in nodes:
-            return statement.iter
-        simple = isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return | ast.With | ast.For | ast.If)
-        value = statement.items[0].context_expr if isinstance(statement, ast.With) else getattr(statement, "iter", None)
-        value = statement.test if isinstance(statement, ast.If) else value or getattr(statement, "value", None)
-        if nodes and (not simple or value is None):
-            return None
-        calls = [each for each in ast.walk(value) if isinstance(each, ast.Call)] if nodes and value is not None else []
-        for call in calls:
-            size = 2 if last_name(call.func) == "isinstance" else 1
-            of = call.args[0] if len(call.args) == size and last_name(call.func) in _TAKE_SOMETHING else None
-            if of in nodes:
-                return call
         if nodes:
-            return None
+            return (statement, list(nodes)) if all(isinstance(each.ctx, ast.Load) for each in nodes) else None
+    return None
+
+
+def _read_next(rest: Sequence[ast.stmt], name: str) -> ast.expr | None:
+    """Return the call or loop that first takes a name, where nothing may have given it a value before."""
+    statement, nodes = _first_mention(rest, name) or (None, [])
+    if isinstance(statement, ast.For) and statement.iter in nodes:
+        return statement.iter
+    if not isinstance(statement, ast.Assign | ast.AnnAssign | ast.Expr | ast.Return | ast.With | ast.For | ast.If):
+        return None
+    value = statement.items[0].context_expr if isinstance(statement, ast.With) else getattr(statement, "iter", None)
+    value = statement.test if isinstance(statement, ast.If) else value or getattr(statement, "value", None)
+    for call in (each for each in ast.walk(value) if isinstance(each, ast.Call)) if value is not None else ():
+        size = 2 if last_name(call.func) == "isinstance" else 1
+        of = call.args[0] if len(call.args) == size and last_name(call.func) in _TAKE_SOMETHING else None
+        if of in nodes:
+            return call
     return None
 
 
 def _handed_on(body: Sequence[ast.stmt], rest: Sequence[ast.stmt], name: str) -> ast.expr | None:
     """Return the call that is given a name next, where nothing may have given it a value before, if a branch returns
-    nothing but a constant or the name; of an attribute, in the next statement."""
+    nothing but a constant or the name."""
     value = body[0].value if isinstance(body[0], ast.Return) else None
     plain = value is None or isinstance(value, ast.Constant) or ast.unparse(value) == name
     if len(body) > 1 or not plain or isinstance(body[0], ast.Raise):
         return None
-    for statement in rest[:1] if "." in name else rest:
-        nodes = [each for each in ast.walk(statement) if isinstance(each, ast.Name | ast.Attribute)]
-        nodes = [each for each in nodes if ast.unparse(each) == name]
-        if not nodes:
-            continue
-        if isinstance(statement, ast.Assign | ast.Expr | ast.Return) and isinstance(nodes[0].ctx, ast.Load):
-            calls = [each for each in _sure(statement) if isinstance(each, ast.Call)]
-            told = (each for each in calls if not _SAYS.search(ast.unparse(each.func)))
-            own = any(not isinstance(each.ctx, ast.Load) for each in nodes)
-            handed = (each for each in told if any(one in nodes for one in each.args)) if not own else iter(())
-            return next(handed, None)
+    statement, nodes = _first_mention(rest, name) or (None, [])
+    if not isinstance(statement, ast.Assign | ast.Expr | ast.Return):
         return None
-    return None
+    calls = [each for each in _sure(statement) if isinstance(each, ast.Call)]
+    told = (each for each in calls if not _SAYS.search(ast.unparse(each.func)))
+    return next((each for each in told if any(one in nodes for one in each.args)), None)
 
 
 _SAYS: Final = re.compile(r"log|warn|print|format|^(?:str|repr|bool|super)$", re.IGNORECASE)

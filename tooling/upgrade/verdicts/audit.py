@@ -200,19 +200,16 @@ def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair:
     A star import names nothing, so uses of what it gave stand alone."""
     imports: dict[tuple[str, str], list[Use]] = defaultdict(list)
     texts: dict[tuple[str, int, int], str] = defaultdict(str)
+    names: dict[tuple[str, int, int, str], str] = {}
     for file in index.files:
         for use in file.uses:
-            by_name = isinstance(use.target, Name | ClientClass)
-            texts[file.path, use.place.line, use.place.column] += f" {use.symbol_text if by_name else _ANY}"
-            if use.action is Action.IMPORT and isinstance(use.target, Name) and pair.owns(use.target.dotted):
+            place, by_name = (file.path, use.place.line, use.place.column), isinstance(use.target, Name | ClientClass)
+            texts[place] += f" {use.symbol_text if by_name else _ANY}"
+            if use.action is not Action.IMPORT:
+                names[*place, imported_name(use)] = use.function  # `Engine().run()` calls two things at one place
+            elif isinstance(use.target, Name) and pair.owns(use.target.dotted):
                 imports[file.path, use.target.dotted].append(use)
     by_place = {(finding.path, finding.line, finding.column): finding for finding in findings if is_absence(finding)}
-    names = {  # several uses begin at one place: `Engine().run()` calls two things
-        (use.place.path, use.place.line, use.place.column, imported_name(use)): use.function
-        for file in index.files
-        for use in file.uses
-        if use.action is not Action.IMPORT
-    }
     read = {
         (finding.path, finding.symbol): _RANK[finding.severity]
         for finding in sorted(by_place.values(), key=lambda each: _RANK[each.severity], reverse=True)
@@ -225,16 +222,16 @@ def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair:
         imported = imports.get(key, []) if function is not None and is_absence(finding) else []
         # The import of the innermost function around
         within = [each for each in imported if f"{function}.".startswith(f"{each.function}." if each.function else "")]
-        place = max(within or imported, key=lambda each: len(each.function)).place if imported else None
-        if place is None or (finding.line, finding.column) == (place.line, place.column):
+        origin = max(within or imported, key=lambda each: len(each.function)).place if imported else None
+        if origin is None or (finding.line, finding.column) == (origin.line, origin.column):
             text = texts.get((finding.path, finding.line, finding.column), "") if is_absence(finding) else ""
             stored = text and not _spells(text, finding) and key not in imports
             if not stored or read.get(key, len(_RANK)) > _RANK[finding.severity]:
                 kept.append(finding)
             continue
-        cause = by_place.get((finding.path, place.line, place.column))
+        cause = by_place.get((finding.path, origin.line, origin.column))
         if cause is not None and _RANK[cause.severity] <= _RANK[finding.severity]:
-            kept.append(replace(finding, message=f"{finding.message} (imported in line {place.line})"))
+            kept.append(replace(finding, message=f"{finding.message} (imported in line {origin.line})"))
     return kept
 
 

@@ -106,8 +106,8 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
     """The name was there, and is not any more."""
     target = case.use.target
     # `for each in axis.names`: no other use says that the attribute is read
-    read_only = isinstance(target, Attribute) and case.reads(target.name)
-    if (case.use.action in SILENT and not read_only) or isinstance(target, ClientClass):
+    is_read = isinstance(target, Attribute) and case.reads(target.name)
+    if (case.use.action in SILENT and not is_read) or isinstance(target, ClientClass):
         return  # a class of the repository is there once its statement has run, which is a use of its own
     # Whether the new side lacks what the old one has; of a union: all or more members lack it than before
     lacking = len(case.after.absent) > (len(case.before.absent) if case.after.found else 0)

@@ -126,51 +126,58 @@ def refusal(side: Callable_, name: str, given: str | None) -> tuple[str, bool]:
                 raise ValueError(mode)                  # dump(mode="a") does if MODES has no "a"
 
     given: the argument as a literal; None for anything else."""
-    node, value = _node(side) or _after_fields(side), UNKNOWN if given is None else literal(given)
+    node = _node(side) or _after_fields(side)
     if node is None:
         return "", False
     others = node.args.kwarg.arg if node.args.kwarg is not None else ""
     parameter = next((each for each in side.signature.parameters if each.name == name), None)
     usual, local = (parameter.default or "", name) if parameter is not None else ("", "")
-    own = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
-    own |= {each.id for statement in node.body for each in _stores(statement)}
-    evaluator = ValueEvaluator(lookup=lambda read: UNKNOWN if read in own else _constant(side, read))
-    decided, asked, statements = value is not UNKNOWN, False, list(node.body)
-    while statements:
-        statement = statements.pop(0)
-        answer = None
+    for statement in node.body:
         match statement:
             case ast.If(test=test, body=[ast.Raise(exc=ast.Call(func=error) | error), *_]) if local:
-                is_passed = (
-                    _is_passed(test, local, usual, given) if isinstance(error, ast.Name | ast.Attribute) else False
-                )
+                kinds = isinstance(error, ast.Name | ast.Attribute)
+                is_passed = _is_passed(test, local, usual, given) if kinds else False
                 if is_passed is not False and error is not None:
                     return ast.unparse(error).rpartition(".")[2], is_passed is True
-        if decided and local:
-            evaluator.env[local] = value
-            match statement:
-                case ast.If(test=test) | ast.Assert(test=test):
-                    with suppress(OutOfFuel):
-                        answer = evaluator.truth(test)
-                    asked = asked or local in _names_of(test)
-                    if isinstance(statement, ast.Assert):
-                        if answer is False and local in _names_of(test):
-                            return "AssertionError", True
-                    elif answer is not None:
-                        statements = [*(statement.body if answer else statement.orelse), *statements]
-                        continue
-                case ast.Raise(exc=ast.Call(func=error) | error) if asked and error is not None:
-                    return ast.unparse(error).rpartition(".")[2], True
         taken = None if local else _taken_keyword(statement, others, name)
         if taken is not None:
             local, usual = taken
         elif local and local in {each.id for each in _stores(statement)}:
-            return "", False  # it is something else from here on
-        if isinstance(statement, ast.For | ast.While | ast.With | ast.Try | ast.Raise) or any(
-            isinstance(each, ast.Return) for each in ast.walk(statement)
-        ):
-            decided = False  # what follows may not be reached
-    return "", False
+            break  # it is something else from here on
+    value = UNKNOWN if given is None or parameter is None else literal(given)
+    refused = _refused_value(side, node, name, value) if value is not UNKNOWN else ""
+    return refused, bool(refused)
+
+
+def _refused_value(side: Callable_, node: ast.FunctionDef | ast.AsyncFunctionDef, name: str, value: object) -> str:
+    """Name the exception that a body surely raises for the value of a parameter: the branches that the value decides
+    are followed until the call may end in another way. "" for none."""
+    own = {each.arg for each in ast.walk(node.args) if isinstance(each, ast.arg)}
+    own |= {each.id for statement in node.body for each in _stores(statement)}
+    evaluator = ValueEvaluator(lookup=lambda read: UNKNOWN if read in own else _constant(side, read))
+    evaluator.env[name] = value
+    asked, statements = False, list(node.body)
+    while statements:
+        statement = statements.pop(0)
+        match statement:
+            case ast.If(test=test) | ast.Assert(test=test):
+                asked = asked or name in _names_of(test)
+                answer = None
+                with suppress(OutOfFuel):
+                    answer = evaluator.truth(test)
+                if isinstance(statement, ast.Assert) and answer is False and name in _names_of(test):
+                    return "AssertionError"
+                if isinstance(statement, ast.If) and answer is not None:
+                    statements = [*(statement.body if answer else statement.orelse), *statements]
+                    continue
+            case ast.Raise(exc=ast.Call(func=error) | error) if asked and error is not None:
+                return ast.unparse(error).rpartition(".")[2]
+        ends = isinstance(statement, ast.For | ast.While | ast.With | ast.Try | ast.Raise)
+        if ends or any(isinstance(each, ast.Return) for each in ast.walk(statement)):
+            return ""
+        if name in {each.id for each in _stores(statement)}:
+            return ""
+    return ""
 
 
 def _constant(side: Callable_, name: str) -> object:
