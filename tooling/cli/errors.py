@@ -37,7 +37,7 @@ EXIT_CODES: Final[Mapping[int, str]] = {
     6: "a registry was not recognised; the message holds the line to paste",
     7: "generated code failed its checks (nothing was written) or its tests (it is written, not proven)",
     8: "what was analysed needs a feature that cannot be generated; the report names it",
-    9: "no set of versions satisfies all requirements",
+    9: "no set of versions satisfies all requirements, or the resolver failed",
     10: "a check found something",
     11: "something outside cannot be reached, or refused: network, source of a release, git remote",
     12: "the branch was pushed, but the pull request was not made",
