@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import tempfile
+import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,14 +100,31 @@ def pytest_collection():
         gc.enable()
 
 
-# --------------------------------------------------------------------------------------------------------- network
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
+    take_samples(items)
     if "AREAL_NETWORK" not in os.environ:
         for item in items:
             if item.get_closest_marker("network"):
                 item.add_marker(pytest.mark.skip(reason="needs the network; set AREAL_NETWORK=1"))
+
+
+def take_samples(items: list[pytest.Item]) -> None:
+    """Mark the cases of `@pytest.mark.sample(n)` tests as exhaustive, but for n of those that are not so already.
+
+    The first case stays, and of the others those whose names have the lowest checksums: a case more moves few others.
+    """
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample") and not item.get_closest_marker("exhaustive"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for first, *others in cases.values():
+        (size,) = first.get_closest_marker("sample").args
+        for item in sorted(others, key=lambda item: zlib.crc32(item.name.encode()))[size - 1 :]:
+            item.add_marker(pytest.mark.exhaustive)
+
+
+# --------------------------------------------------------------------------------------------------------- network
 
 
 def is_local(address) -> bool:

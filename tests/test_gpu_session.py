@@ -86,6 +86,7 @@ def test_budgets_fill_the_time_and_a_try_has_the_same_lines():
     assert programs[0] == programs[1]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("program", ["gpu_step", "embedded_engine", "grpo_vs_trl", "weight_updates"])
 def test_programs_take_the_options_of_their_lines(program):
     """Values and options are checked before --help is reached; what is unknown is left over, and would be named."""

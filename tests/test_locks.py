@@ -55,6 +55,7 @@ def test_a_lock_has_every_direct_dependency_in_a_version_that_is_allowed(name) -
         assert all(requirement.specifier.contains(version) for version in locked[package]), str(requirement)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_holds_what_its_packages_ask_for(name) -> None:
     """Of those that are installed here in the locked version."""

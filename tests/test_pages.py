@@ -36,6 +36,7 @@ def page(request):
     return request.param
 
 
+@pytest.mark.sample(5)
 def test_every_block_of_a_page_is_accepted(page, tmp_path, monkeypatch):
     blocks = blocks_of(page)
     assert blocks, f"{page} has no blocks"

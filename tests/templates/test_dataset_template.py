@@ -67,6 +67,7 @@ def test_a_project_of_another_name_gets_loaders_that_pass_its_gates():
     assert b"from shop.dataset.digits import PACKAGED_ROWS" in files["checks/shop/dataset/test_digits.py"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "keys"),
     [
@@ -87,6 +88,7 @@ def test_each_loader_gets_its_registry_entry(kind, keys):
         assert f"def {entry.value.partition(':')[2]}(" in source
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(not units.SHARED.is_dir(), reason="the real datasets are not beside the repository")
 @pytest.mark.parametrize(
     ("name", "form"), [("gsm8k", "text"), ("hh-rlhf/harmless-base-test.jsonl.gz", "pair_transcripts")]

@@ -13,11 +13,13 @@ from tooling.cli.errors import UsageError
 LONG = "a_rather_long_name_for_a_world_of_ours_as_long_as_allowed_is"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", UNITS)
 def test_every_style_passes_the_gates_and_is_the_same_each_time(name):
     assert_passes_the_gates("environment", name, UNITS[name])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("style", ["text", "tools"])
 @pytest.mark.parametrize("package", ["areal", "my_company.agents"])
 def test_long_names_and_other_packages_pass_the_gates_too(style, package, tmp_path):

@@ -57,6 +57,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("kind", "check"), CASES, ids=lambda value: getattr(value, "__name__", value))
 def test_every_kind_passes_the_matrix(kind, check, sandbox, tmp_path):
     check(sandbox, request_for(kind, tmp_path))

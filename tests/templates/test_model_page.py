@@ -74,6 +74,7 @@ def test_an_unknown_type_is_refused_with_the_nearest_proven_families_and_the_way
     assert "no proven family has a similar name" in refused(name="zzyzx").text
 
 
+@pytest.mark.exhaustive
 def test_a_type_that_cannot_be_expressed_is_refused_with_the_feature_and_where_it_is():
     error = refused(UnsupportedSourceError, name="rwkv")
     assert (error.exit_code, error.code) == (8, "unsupported")

@@ -125,6 +125,7 @@ def test_nothing_tells_where_the_code_came_from(generated):
             assert word not in text.lower(), f"{path}: {word}"
 
 
+@pytest.mark.exhaustive
 def test_a_renamed_family_is_renamed_everywhere(sandbox, tmp_path):
     sandbox.generate(request("gemma2", reports.gemma2(), tmp_path))
     sandbox.apply(plan_rename(sandbox.project, "model", "gemma2", "second-gemma"))
@@ -133,6 +134,7 @@ def test_a_renamed_family_is_renamed_everywhere(sandbox, tmp_path):
     assert '"gemma2": "areal.models.second_gemma:SPEC"' in (sandbox.root / "areal/models/registry.py").read_text()
 
 
+@pytest.mark.exhaustive
 def test_another_report_for_the_same_name_is_an_update(sandbox, tmp_path):
     sandbox.generate(request("llama", reports.llama(), tmp_path))
     sandbox.commit()
@@ -159,6 +161,7 @@ RECEIPTS = [path.stem for path in sorted((ROOT / ".areal/receipts/model").glob("
 LONGEST = ("a" + "_long_type" * 20)[:90], ("A" + "LongArchitecture" * 10)[:90] + "ForCausalLM"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("model_type", "architecture"),
     [("qwen9", "Qwen9ForCausalLM"), pytest.param(*LONGEST, marks=pytest.mark.exhaustive, id="longest")],
@@ -190,6 +193,7 @@ def emptied(copied, tmp_path_factory):
     return sandbox
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", RECEIPTS)
 def test_the_families_of_this_repository_are_what_is_written_for_their_reports_now(name, emptied, tmp_path):
     receipt = read_receipt(ROOT, "model", name)

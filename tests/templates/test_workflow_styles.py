@@ -14,6 +14,7 @@ from tooling.cli.errors import UsageError
 LONG = "a_rather_long_name_for_a_workflow_of_ours_as_long_as_allowed"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", UNITS)
 def test_every_style_passes_the_gates_and_is_the_same_each_time(name):
     assert_passes_the_gates("workflow", name, UNITS[name])

@@ -73,6 +73,7 @@ def _whole(objective, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[st
     return output.loss.detach(), logp.grad, combine([output.metrics])
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("case", sorted(SETTINGS))
 def test_micro_batches_in_any_order_add_up_to_the_step(make_batch, case):
     preset, changes = SETTINGS[case]
@@ -91,6 +92,7 @@ def test_micro_batches_in_any_order_add_up_to_the_step(make_batch, case):
         assert combined == pytest.approx(expected_metrics, abs=TOLERANCE)
 
 
+@pytest.mark.sample(2)
 @settings(max_examples=20)
 @given(
     seed=st.integers(0, 10_000),

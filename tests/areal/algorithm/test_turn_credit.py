@@ -219,6 +219,7 @@ def loss_and_gradient(objective, trajectories, keys, logp_of):
     return output.loss.detach(), torch.stack(torch.autograd.grad(output.loss, leaves, allow_unused=False))
 
 
+@pytest.mark.sample(3)
 @settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 10_000))
 @pytest.mark.parametrize("name", BY_SAMPLE)

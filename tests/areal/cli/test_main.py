@@ -52,6 +52,7 @@ def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("command", [["--help"], ["train", "--help"], ["report", "--help"], ["list"], ["version"]])
 def test_light_commands_import_nothing_heavy(command):
     code = (

@@ -43,6 +43,7 @@ def bytes_of(found, part, name):
     return next((item["bytes"] for item in found[part] if item["name"] == name), 0)
 
 
+@pytest.mark.exhaustive
 def test_a_mixture_of_235_billion_parameters_fits_on_64_ranks_of_80_gib(plan):
     code, found = plan(MIXTURE, "--parallel", "dp_shard=-1 tp=8 ep=8 etp=8", "--world-size", "64")
     assert code == 0, found
@@ -55,6 +56,7 @@ def test_a_mixture_of_235_billion_parameters_fits_on_64_ranks_of_80_gib(plan):
     assert {item["name"] for item in found["communication"]} == {"fsdp", "tensor parallel", "expert parallel"}
 
 
+@pytest.mark.exhaustive
 def test_optimizers_hold_and_send_what_they_need(plan):
     arguments = ("--parallel", "dp_shard=8 tp=8 ep=8 etp=8")
     _, adamw = plan(SHALLOW, *arguments)

@@ -153,6 +153,7 @@ def bomb(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 def test_a_compressed_bomb_costs_little_memory(bomb):
     answer, code, mebibytes = measured(bomb)
     assert code == DataError.exit_code
@@ -160,6 +161,7 @@ def test_a_compressed_bomb_costs_little_memory(bomb):
     assert mebibytes < 200
 
 
+@pytest.mark.exhaustive
 def test_a_table_of_few_bytes_that_stands_for_gigabytes_costs_little_memory(tmp_path):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     text = pyarrow.DictionaryArray.from_arrays(pyarrow.array([0] * 100, pyarrow.int32()), ["x" * (20 << 20)])

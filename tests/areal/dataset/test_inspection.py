@@ -319,6 +319,7 @@ def test_the_command_shows_people_no_control_characters(tmp_path):
     assert "mapping: text, for rl and sft" in done.stdout
 
 
+@pytest.mark.exhaustive
 def test_twenty_thousand_rows_take_seconds(tmp_path):
     path = tmp_path / "train.jsonl"
     with path.open("w") as stream:

@@ -126,6 +126,7 @@ def served(*arguments, folder, **variables):
         process.communicate()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -156,6 +157,7 @@ def test_a_served_environment_is_checked_from_elsewhere_and_ends_when_asked(area
         assert process.wait(60) == 143
 
 
+@pytest.mark.exhaustive
 def test_a_server_whose_environment_blocks_it_and_one_that_is_killed_are_faults(tmp_path):
     options = {"what": "spin"}
     arguments = ("worlds:Misbehaving", "--options", json.dumps(options), "--host", "process")

@@ -218,6 +218,7 @@ def test_an_environment_that_does_not_close_is_counted_and_hides_nothing():
     assert recorded["environment/leaked"] == [1.0]
 
 
+@pytest.mark.exhaustive
 def test_an_environment_that_blocks_the_loop_is_named_while_it_does(caplog):
     with caplog.at_level(logging.WARNING, logger="areal"):
         play("worlds:Misbehaving", {"what": "block"}, block_seconds=0.15)
@@ -383,6 +384,7 @@ def test_an_environment_that_does_not_say_so_is_not_reused():
         HostConfig(reuse=True)
 
 
+@pytest.mark.exhaustive
 def test_the_check_finds_an_environment_that_only_says_that_it_resets_fully():
     found = checked("worlds:Lasting", {"forgetful": True}, kind="subprocess", reuse=True)
 

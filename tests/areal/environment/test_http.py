@@ -158,6 +158,7 @@ async def test_answers_that_are_lost_are_asked_for_again_and_nothing_happens_twi
         assert await play(pool_of(server.address), "1", "2") == expected
 
 
+@pytest.mark.exhaustive
 async def test_an_episode_waits_while_the_server_is_full_and_that_is_no_time_of_the_environment():
     async with serving(host={"max_environments": 1}) as server:
         pool = pool_of(server.address, reset_seconds=2.0)
@@ -183,6 +184,7 @@ async def test_a_server_that_stays_full_is_a_timeout():
         assert "in use for 0.2 s" in fault.message
 
 
+@pytest.mark.exhaustive
 async def test_an_episode_that_nobody_asks_for_is_closed_and_one_whose_policy_thinks_is_kept():
     async with serving(host={"max_environments": 2}, lease_seconds=3.0) as server, talking(server.address) as client:
         await client.begin()

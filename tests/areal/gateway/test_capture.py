@@ -200,6 +200,7 @@ def test_a_template_whose_bridge_depends_on_the_history_is_rendered_and_compared
 SHAPES = [("user",), ("tool",), ("tool", "tool"), ("tool", "user"), ("user", "user"), ("system", "user")]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("roles", SHAPES, ids=" ".join)
 def test_bridges_agree_with_full_renders(name, roles):

@@ -320,6 +320,7 @@ def test_two_hundred_half_open_connections_keep_nobody_waiting():
     run(talk())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=53,
     injected="a client that sends its headers byte by byte",

@@ -64,6 +64,7 @@ def checkpoint(hf_model, tmp_path):
     return write
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 def test_a_round_trip_keeps_every_byte_and_transformers_loads_it(variant, hf_model, tokens, tmp_path):
     from transformers import AutoModelForCausalLM

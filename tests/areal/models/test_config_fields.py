@@ -101,6 +101,7 @@ def windows(args):
     return [layer.self_attn.window for layer in model.layers]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("config", PUBLISHED.values(), ids=PUBLISHED)
 def test_published_configs_are_read_as_transformers_reads_them(config):
     from transformers import AutoConfig

@@ -56,6 +56,7 @@ def counted(model, lengths, *, backward=False):
     return counter.get_total_flops()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_forward_and_training_cost_what_torch_counts(family):
     model, lengths = build(family), [1] * 7

@@ -41,6 +41,7 @@ def documents(lengths):
     return [torch.randint(0, CONFIG["vocab_size"], (length,), generator=generator) for length in lengths]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("family", MODELS)
 def test_packed_documents_give_the_logits_and_gradients_of_separate_runs(family, lengths, run):

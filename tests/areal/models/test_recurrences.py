@@ -203,6 +203,7 @@ def test_gradients_are_those_of_the_formula(kind):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_pass_gradcheck(kind):
     rule = make(kind, (1, 5), sizes=Sizes(1, 2, 2, 1), chunk=2)

@@ -411,6 +411,7 @@ MIXERS = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", MIXERS)
 @torch.no_grad()
 def test_every_document_gets_what_the_module_of_transformers_gives_it_alone(name):

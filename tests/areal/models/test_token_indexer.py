@@ -100,6 +100,7 @@ def packed(module, hidden, lengths):
     return module(hidden, rotation, PackedBackend(bounds, len(hidden), CPU))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("lengths", [[1], [1, 4, 5, 1], [13, 2, 40]])

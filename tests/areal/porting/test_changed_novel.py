@@ -25,6 +25,7 @@ def changed(folder: Path, *changes: tuple[str, str]) -> dict[str, Any]:
     return as_json(analyse(resolve(str(folder / "aster"), trust=True)))
 
 
+@pytest.mark.exhaustive
 def test_a_refusal_names_all_parts_that_cannot_be_said_each_once(tmp_path: Path) -> None:
     found = changed(
         tmp_path,

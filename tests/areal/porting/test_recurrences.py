@@ -26,6 +26,7 @@ MAMBA1 = Mamba1Spec(inner_size=10, state_size=5, step_rank=3, kernel_size=3)
 DELTA = GatedDeltaSpec(num_key_heads=2, num_value_heads=4, key_dim=3, value_dim=5, kernel_size=3, norm_eps=1e-5)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     "spec",
     [

@@ -131,6 +131,7 @@ def test_tests_of_a_list_count_one_by_one_and_share_their_names():
     assert result.detail == "assert add(x, 1) == 4"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("program", "shown"),
     [
@@ -157,6 +158,7 @@ def test_a_wrong_program_fails_with_the_reason(program, shown):
 # ------------------------------------------------------------------------------------------------ what cannot cheat
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "program",
     [
@@ -226,6 +228,7 @@ def test_a_program_sees_neither_the_tests_nor_the_expected_values():
 # -------------------------------------------------------------------------------------------------- what ends it
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "program",
     [

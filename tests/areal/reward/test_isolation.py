@@ -345,6 +345,7 @@ async def test_the_limit_is_per_call_even_when_calls_queue(rewards, wrap):
     assert await asyncio.gather(*(reward("", "0.5", [], []) for _ in range(5))) == [1.0] * 5
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("how", "shown"), [("exit", "exit status 3"), ("segv", "signal SIGSEGV"), ("nameless", "signal 40")]
 )
@@ -492,6 +493,7 @@ async def test_a_cancelled_caller_leaves_the_worker_usable(rewards, wrap):
     assert await reward("", "0", [], []) == 1.0
 
 
+@pytest.mark.exhaustive
 async def test_a_limit_holds_while_the_callers_event_loop_is_blocked(rewards, wrap, tmp_path):
     reward = wrap(f"{rewards}:hang", timeout_seconds=4.0)
     reward.start()

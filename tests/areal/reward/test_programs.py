@@ -42,6 +42,7 @@ def run(source: str, language: Language, stdin: str = "", *, function: str = "",
 # -------------------------------------------------------------------------------------------------- what they are given
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("language", "source"),
     [
@@ -121,6 +122,7 @@ def test_a_function_is_called_with_json_and_what_it_prints_does_not_matter(langu
     assert (found.ending, json.loads(found.output)) == ("", json.loads(result))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("language", "source", "why"),
     [
@@ -337,6 +339,7 @@ def processes_with(text: str) -> list[int]:
     return found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("language", "source", "ending"),
     [*corpus(PYTHON, PYTHON_CORPUS), *corpus(CPP, CPP_CORPUS), *corpus(JAVASCRIPT, JAVASCRIPT_CORPUS)],

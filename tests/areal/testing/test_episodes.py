@@ -92,6 +92,7 @@ def test_a_good_workflow_overlaps(policy):
     assert_episodes_overlap(lambda reward: RLVRWorkflow(reward, GREEDY, policy.tokenizer), policy.engine, ROWS[0])
 
 
+@pytest.mark.exhaustive
 def test_blocking_and_waiting_workflows_are_found_out(policy):
     def build(kind):
         return lambda reward: kind(RLVRWorkflow(reward, GREEDY, policy.tokenizer))

@@ -99,6 +99,7 @@ def test_rl_with_adapters_publishes_only_them_and_agrees_with_its_engine(tmp_pat
     assert merged.config.model_type == "qwen3"
 
 
+@pytest.mark.exhaustive
 def test_the_adapter_of_a_run_goes_on_top_of_its_base(tmp_path, pairs):
     base = tmp_path / "base"
     seeded = pair_runs.tiny("dpo", tmp_path / "seeded", pairs)

@@ -39,6 +39,7 @@ def learn(tmp_path, *, advantage, steps=25, **options):
     return rewards(tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "advantage", runs.sample_of(["turn_return", "outcome_plus_turn", "grpo", "reinforce_pp"], "turn_return")
 )

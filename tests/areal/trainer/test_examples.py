@@ -55,6 +55,7 @@ def head_of(name):
     return [line.removeprefix("#").strip() for line in lines[: next(i for i, x in enumerate(lines) if x[:1] != "#")]]
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_is_a_valid_run_of_files_that_are_there(name, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)

@@ -125,6 +125,7 @@ def test_a_failed_run_keeps_its_checkpoint_and_goes_on_when_the_reward_is_mended
     assert summary["steps"] == 4
 
 
+@pytest.mark.sample(3)
 @pytest.mark.fault(
     row=33,
     injected="names, options and combinations that cannot train",

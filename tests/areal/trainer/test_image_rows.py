@@ -132,6 +132,7 @@ def train(folder, **changes):
         return summary, [steps[step]["train/loss"] for step in (1, 2, 3)], trainer.engine.model
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "config", [pytest.param(LLAVA, marks=pytest.mark.exhaustive), QWEN3_VL], ids=lambda config: config["model_type"]
 )

@@ -13,6 +13,7 @@ from areal.infra.metrics.logger import read_metrics
 EVERYWHERE = {"rank": 2, "scope": ["language", "projector", "tower"]}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "changes",
     [

@@ -268,6 +268,7 @@ def test_what_a_separate_learner_cannot_do_is_refused(tmp_path, changes, why):
         runs.tiny(tmp_path, separate_learner=True, **changes)
 
 
+@pytest.mark.exhaustive
 def test_a_class_of_the_program_that_starts_the_run_is_refused(tmp_path):
     with given({"MyLoss": PPO}), pytest.raises(ConfigError, match=r"importable module.*my_module:MyLoss"):
         runs.tiny(tmp_path, separate_learner=True, objective__surrogate=f"{PREFIX}MyLoss")

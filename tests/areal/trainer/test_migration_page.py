@@ -27,6 +27,7 @@ def exists(key):
     return any(lookup(kind, tuple(key.split("."))) is not None for kind in KINDS)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_key_of_ours_exists(framework):
     rows = rows_of(framework)

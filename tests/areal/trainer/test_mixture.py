@@ -82,6 +82,7 @@ def test_every_source_has_its_share_its_reward_its_sampling_and_its_metrics(tmp_
     assert steps[-1]["source/long/epochs"] == pytest.approx(9 / 64)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("surplus", runs.sample_of([0, 3], 3))
 def test_a_run_that_crashes_again_and_again_trains_the_rows_of_one_that_does_not(tmp_path, code, surplus):
     changes = {

@@ -73,6 +73,7 @@ def test_what_it_cannot_score_is_a_fault_and_no_score(reward_model):
         wrapper.close()
 
 
+@pytest.mark.exhaustive
 def test_rl_runs_on_the_scores_of_a_reward_model(tmp_path, reward_model):
     path, _ = reward_model
     config = runs.tiny(

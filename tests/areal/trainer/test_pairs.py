@@ -34,6 +34,7 @@ def assert_equal_bits(first, second):
     assert [name for name in first if not torch.equal(first[name], second[name])] == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "case", rl_runs.sample_of([("dpo", 20, 6e-3), ("reward_model", 15, 1e-2)], ("reward_model", 15, 1e-2))
 )
@@ -83,6 +84,7 @@ def test_a_longer_run_asks_the_reference_again_about_the_pairs_it_has_not_seen(t
     assert_equal_bits(longer.engine.weights(), straight.engine.weights())
 
 
+@pytest.mark.exhaustive
 def test_a_stop_while_the_reference_is_asked_loses_nothing(tmp_path, pairs):
     config = runs.tiny("dpo", tmp_path / "run", pairs)
     with runs.open_session(config) as session:

@@ -124,6 +124,7 @@ def test_it_evaluates_own_sets_and_those_of_the_run(trained):
         trained.evaluate(["held-in"])
 
 
+@pytest.mark.exhaustive
 def test_a_finished_run_says_so_and_an_edited_lambda_is_refused_until_it_starts_over(tmp_path):
     def run(reward):
         return areal.GRPO(**rl(tmp_path / "run", {"mine": {"path": reward}}, total_train_steps=1))
@@ -138,6 +139,7 @@ def test_a_finished_run_says_so_and_an_edited_lambda_is_refused_until_it_starts_
     assert (tmp_path / "run" / "archived").is_dir()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("make", "rows", "more"),
     [

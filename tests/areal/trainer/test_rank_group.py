@@ -103,6 +103,7 @@ def test_every_rank_does_what_rank_0_asks_for_and_rank_0_has_the_result(ranks):
     assert [found.end(rank)[0] for rank in (1, 2)] == [7, 7]
 
 
+@pytest.mark.exhaustive
 def test_an_error_of_all_ranks_is_that_of_rank_0_and_all_go_on(ranks):
     file = ranks(2).group.create(Path, "missing")
     for _ in range(3):
@@ -144,6 +145,7 @@ def test_an_error_of_another_rank_alone_names_it_and_ends_the_group(ranks):
     assert "rank 0 ends the run with exit code 3: DataError: no rows" in errors
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_failed_alone_is_the_culprit_of_what_its_end_breaks(ranks):
     """Rank 0 and rank 2 wait for rank 1 inside a command, until its end fails them."""
     found = ranks(2)

@@ -37,6 +37,7 @@ def recorded(tmp_path_factory):
     return config, folder
 
 
+@pytest.mark.exhaustive
 def test_a_trace_shows_trainer_rollouts_and_rewards_of_the_chosen_steps(recorded):
     _, folder = recorded
     assert not tracing.active()

@@ -46,6 +46,7 @@ def largest_mismatches(folder, *, replay: bool, **changes) -> list[float]:
     return [row["mismatch/fresh_abs_max"] for row in read_metrics(folder / "metrics.jsonl").values()]
 
 
+@pytest.mark.exhaustive
 def test_replay_keeps_probabilities_where_sampler_and_learner_round_differently(tmp_path):
     without = largest_mismatches(tmp_path / "free", replay=False)
     with_replay = largest_mismatches(tmp_path / "replay", replay=True)

@@ -110,6 +110,7 @@ def test_every_component_and_recorded_number_is_in_metrics_rollouts_evaluation_a
     assert "stats/tokens/sampled" in page
 
 
+@pytest.mark.exhaustive
 def test_a_normalised_run_trains_on_other_scores_than_it_reports(tmp_path, code):
     parts = {"digits": {"path": f"{code}:digits", "options": {"worth": 100.0}}, "brief": {"path": f"{code}:brief"}}
     outcomes = {}
@@ -149,6 +150,7 @@ def test_constant_rewards_are_reported_after_the_first_step(tmp_path, code, capl
     assert [steps[step]["reward/zero_variance_share"] for step in (1, 2, 3)] == [1.0] * 3
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("function", "facts", "timeout", "group_size"),
     [

@@ -45,6 +45,7 @@ def test_freed_blocks_are_used_again():
     assert before > 20 * max(1, after)  # with huge pages, there are few to begin with
 
 
+@pytest.mark.exhaustive
 def test_thresholds_of_the_environment_stay():
     assert count(MALLOC_TRIM_THRESHOLD_="131072")[0] == "False"
     assert count(GLIBC_TUNABLES="glibc.malloc.trim_threshold=131072")[0] == "False"

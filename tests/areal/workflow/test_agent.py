@@ -220,6 +220,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.fault(
     row=49,
     injected="a command that kills itself with SIGKILL, exits with an error, exits at once, or writes without end",

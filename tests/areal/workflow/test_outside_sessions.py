@@ -181,6 +181,7 @@ def test_a_session_that_is_given_up_is_over_for_everybody(outside):
     outside(talk, reward_deadline=20.0)
 
 
+@pytest.mark.exhaustive
 def test_a_session_that_nobody_closes_ends_at_its_limit_and_is_scored(outside):
     async def talk(run):
         place = run.place()

@@ -123,6 +123,7 @@ def test_rewards_get_images_only_when_they_ask():
     assert all(images == row(0)["images"] for images in got)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("data", "words"),
     [

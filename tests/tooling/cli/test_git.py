@@ -111,6 +111,7 @@ def test_a_submodule_is_a_repository_of_its_own(origin, tmp_path):
     assert find_repository(outer).files() == [".gitmodules"]
 
 
+@pytest.mark.exhaustive
 def test_work_trees_submodules_and_shallow_clones_each_have_their_own_transactions(origin, tmp_path):
     """Interrupted in one of them, only that one has something to take back, and the others are free to go on."""
     outer = tmp_path / "outer"

@@ -12,6 +12,7 @@ def test_equal_pages_in_two_languages_differ_in_nothing(documents):
     assert documents.differences() == []
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("before", "after", "kind", "said", "line"),
     [

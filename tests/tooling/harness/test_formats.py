@@ -58,6 +58,7 @@ def test_a_folder_without_a_skill_is_found(project):
     assert ("skill-format", "has no SKILL.md") in project.findings()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("head", "said"),
     [

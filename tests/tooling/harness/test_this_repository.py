@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tooling.harness.__main__ import main
 from tooling.harness.context import open_context
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -27,10 +26,6 @@ EXPERTS = {
 }
 EXPERTS |= {"simple-code-reviewer"}
 CLIENTS = Path(os.environ.get("AREAL_AGENT_CLIS", ROOT / ".areal-cache" / "agent-clis" / "node_modules" / ".bin"))
-
-
-def test_the_copies_are_in_step(capsys):
-    assert main(["sync", "--check", "--repo", str(ROOT)]) == 0, capsys.readouterr().out
 
 
 def test_every_expert_of_the_harness_is_there_and_only_the_verifier_runs_anything():

@@ -139,6 +139,7 @@ def append_line(repository, line, wait_seconds, *, barrier):
         os._exit(code)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("wait_seconds", [0, 30])
 def test_two_processes_at_once_never_lose_a_line(repository, wait_seconds):
     """Races: with patience both win, without it one may be refused, and then it changed nothing."""

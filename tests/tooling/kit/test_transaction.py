@@ -182,6 +182,7 @@ class Stop:
         self.left -= 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(28, "No space left on device"), RuntimeError("bug")])
 def test_whatever_is_raised_before_any_step_everything_is_taken_back_at_once(repository, error):
     repository.state.mkdir()  # the lock made it in real life; without it the first apply takes one step more

@@ -99,6 +99,7 @@ LONG = {
 }
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("status", [0, 2])
 @pytest.mark.parametrize("changes", LONG.values(), ids=LONG)
 @pytest.mark.parametrize("most", [4_000, 25_000])

@@ -55,6 +55,7 @@ def test_the_list_says_what_is_offered_and_what_is_not(capsys):
     assert tools["new_kinds"]["withheld"] == "this server was started with --only commit,pr"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("client", ["claude", "codex", "opencode"])
 def test_a_configuration_starts_this_server_and_is_not_written(client, original, capsys, git, monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))

@@ -56,6 +56,7 @@ def test_the_newest_answers_are_kept():
         shelf.page({"answer": kept[0]["answer"]})
 
 
+@pytest.mark.exhaustive
 def test_one_huge_answer_is_kept_and_others_are_forgotten():
     shelf = Shelf(25_000)
     first = shelf.keep("audit", {"rows": ["x" * 1_000] * 1_000})

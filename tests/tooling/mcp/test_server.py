@@ -103,6 +103,7 @@ async def test_a_client_learns_what_there_is(original, served, mode):
 QUICK = ["commit_check", "new_schema"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("names", [QUICK, pytest.param(list(READING), marks=pytest.mark.exhaustive)], ids=len)
@@ -202,6 +203,7 @@ async def test_errors_say_what_where_and_how_to_fix_it(original, served):
             await client.call_tool("new_kind", {})
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("text", ["--force; $(touch hacked)\n--force", "\x00", "x" * 90_000, "y" * 3_000_000], ids=len)
 async def test_hostile_texts_are_texts(original, served, git, text):
     async with served(original) as client:
@@ -236,6 +238,7 @@ async def begun(family, processes):
     return family()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.exhaustive)])
 async def test_a_cancelled_call_leaves_no_process_and_the_server_goes_on(original, connected, family, gone, mode):
     async with connected(original, mode=mode) as client:
@@ -250,6 +253,7 @@ async def test_a_cancelled_call_leaves_no_process_and_the_server_goes_on(origina
     assert await gone(0)
 
 
+@pytest.mark.exhaustive
 async def test_cancelled_during_the_tests_of_a_unit_it_is_told_as_written(copy, served, gone):
     python = copy / ".venv/bin/python"
     python.parent.mkdir(parents=True)
@@ -276,6 +280,7 @@ async def test_cancelled_during_the_tests_of_a_unit_it_is_told_as_written(copy, 
 MOMENTS = [0.8, *(pytest.param(seconds, marks=pytest.mark.exhaustive) for seconds in (0.4, 1.2, 1.6, 2.4))]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds", MOMENTS)
 async def test_cancelled_while_it_writes_a_tool_leaves_all_or_nothing(copy, served, git, gone, by_hand, seconds):
@@ -316,6 +321,7 @@ async def end_while_it_works(client, family, number):
                 await anyio.sleep(0.05)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "number",
     [
@@ -351,6 +357,7 @@ async def test_long_work_shows_signs_of_life(original, served, family, monkeypat
     assert all(message for _, message in seen)
 
 
+@pytest.mark.exhaustive
 async def test_time_runs_out_and_what_is_too_long_is_cut(original, served):
     async with served(original, timeout=0.1) as client:
         result = await client.call_tool("new_explain", DIGITS)

@@ -64,6 +64,7 @@ def test_names_are_unique_and_say_what_a_preview_is():
             assert not BY_NAME[row.preview].writes
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
 def test_schemas_are_schemas_that_clients_take(tool):
     for schema in (input_schema(tool), output_schema(tool)):

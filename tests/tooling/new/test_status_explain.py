@@ -135,6 +135,7 @@ def test_a_kind_that_cannot_be_made_of_nothing_is_explained_by_the_example_of_it
     assert explanation.commit == "feat(rules): add example"
 
 
+@pytest.mark.exhaustive
 def test_every_kind_of_this_repository_is_explained_without_a_name():
     project = open_project(ROOT)
     for kind in project.kinds:

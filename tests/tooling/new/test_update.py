@@ -62,6 +62,7 @@ def test_edits_and_changes_of_the_template_are_both_kept(made):
     assert [check.name for check in unit.checks].count("ruff-check") == 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("where", ["collected garbage", "linked", "sha256"])
 def test_updates_work_when_neither_template_was_ever_committed(world, tmp_path, where):
     here = world

@@ -132,6 +132,7 @@ Drag them here.
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "place", [".github/PULL_REQUEST_TEMPLATE.md", "pull_request_template.md", "docs/Pull_Request_Template.md"]
 )

@@ -172,6 +172,7 @@ def test_failing_checks_stop_before_anything_changes(declared):
     assert (ticked, "failed with exit status 1" in said) == (False, True)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("script", "code", "said"),
     [

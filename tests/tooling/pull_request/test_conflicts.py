@@ -14,6 +14,7 @@ def state(world):
     return world.git("for-each-ref", "refs/heads", "refs/areal-pr"), world.files(), world.git("status", "--porcelain")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("words", [(), ("--no-squash",), ("--dry-run",)])
 def test_files_are_named_and_nothing_has_changed(conflicting, words):
     before = state(conflicting)
@@ -39,6 +40,7 @@ def test_without_rebase_there_is_no_conflict(conflicting):
     assert conflicting.run("create", "--no-rebase").code == 0
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("mine", "theirs"),
     [

@@ -69,6 +69,7 @@ def expect_complete(world, files):
     assert [each["headRefName"] for each in world.requests()] == ["topic"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("step", places(STEPS))
 def test_killed_before_a_step_the_next_run_goes_on(busy, step):
     before = busy.tip()
@@ -89,6 +90,7 @@ def test_killed_before_a_step_the_next_run_goes_on(busy, step):
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("step", places(STEPS))
 def test_killed_before_a_step_the_branch_can_be_had_back(busy, step):
     before, files = busy.tip(), busy.files()
@@ -102,6 +104,7 @@ def test_killed_before_a_step_the_branch_can_be_had_back(busy, step):
     assert busy.git("status", "--porcelain") == "?? notes.txt"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("step", places(["backup", "record", "work tree", "branch", "record removed", "end"]))
 def test_a_restore_that_is_killed_goes_on(busy, step):
     before, files = busy.tip(), busy.files()
@@ -198,6 +201,7 @@ def test_a_file_that_was_being_replaced_comes_back(busy):
     assert (busy.files(), busy.git("status", "--porcelain")) == (files, "?? notes.txt")
 
 
+@pytest.mark.exhaustive
 def test_an_edit_made_after_the_interruption_is_put_aside(busy):
     interrupted(busy)
     busy.write("package/one.txt", "mine\n")
@@ -217,6 +221,7 @@ def test_what_was_staged_after_the_interruption_stops_the_next_run(busy):
     assert busy.git("show", ":package/one.txt") == "mine"
 
 
+@pytest.mark.exhaustive
 def test_work_that_went_on_is_left_alone(busy):
     interrupted(busy)
     busy.git("reset", "-q", "--hard")
@@ -227,6 +232,7 @@ def test_work_that_went_on_is_left_alone(busy):
     assert (busy.root / "more.txt").exists()
 
 
+@pytest.mark.exhaustive
 def test_status_and_dry_runs_tell_of_an_interruption_and_change_nothing(busy):
     interrupted(busy)
     files = busy.files()

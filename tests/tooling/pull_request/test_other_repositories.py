@@ -15,6 +15,7 @@ def clone_again(world, *options):
     subprocess.run(["git", "clone", "-q", *options, "-b", "topic", url, os.fspath(world.root)], check=True)
 
 
+@pytest.mark.exhaustive
 def test_hashes_may_be_longer(world):
     for name in ("long.git", "long"):
         bare = ["--bare"] if name.endswith(".git") else []

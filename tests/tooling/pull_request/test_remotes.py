@@ -167,6 +167,7 @@ def test_a_linked_work_tree_is_a_place_like_any_other(world):
     assert world.files() == main_tree
 
 
+@pytest.mark.exhaustive
 def test_submodules_are_carried_along_and_never_entered(world):
     library = world.folder / "library"
     subprocess.run(["git", "init", "-q", os.fspath(library)], check=True)

@@ -74,6 +74,7 @@ def test_a_title_that_somebody_edited_is_kept(requested):
     assert requested.requests()[0]["title"] == "feat: count to two"
 
 
+@pytest.mark.exhaustive
 def test_a_request_against_another_base_is_not_changed_by_the_way(served):
     served.git("push", "-q", "origin", "main:release")
     served.run("create", "--base", "release")

@@ -51,6 +51,7 @@ def found(world, text: str) -> list[tuple[str, str, int]]:
     return [each for each in world.found() if each[0] != "untested-symbol"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("old", "new", "rule"),
     [
@@ -84,6 +85,7 @@ def test_a_renamed_method_is_found_where_it_was_called(package) -> None:
     assert ("unknown-attribute", "package/user.py", 7) in package.found()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "text",
     [

@@ -143,6 +143,7 @@ def reported(code: list[str]) -> list[set[str]]:
     return [{rule for rule, _ in found.get(str(number), ())} for number in range(len(code))]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("rule", CASES)
 def test_a_rule_of_ruff_is_reported_under_our_name(rule):
     wrong, right = CASES[rule]

@@ -81,6 +81,7 @@ def test_the_base_is_that_of_the_option_then_what_gh_says_then_the_default(world
     assert world.review("--pr", "7", "--base", "main").comparison.title == f"{title} main"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("remote")
 @pytest.mark.parametrize("name", ["--upload-pack=touch trap", "../../x", "release\nmain", "+release:refs/heads/main"])
 def test_a_hostile_name_of_a_base_is_no_branch_of_the_remote(world, tmp_path, name):
@@ -97,6 +98,7 @@ def test_the_policy_is_that_of_the_remotes_base(world):
     assert world.found("--pr", "7") == [("unsafe-yaml", "topic.py", 5)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.usefixtures("remote")
 @pytest.mark.parametrize(
     ("options", "where"),

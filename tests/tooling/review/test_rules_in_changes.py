@@ -70,6 +70,7 @@ def test_python_that_cannot_be_parsed(world):
     assert world.found() == [("unreadable-python", "a.py", 2)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("terms", [190, 900, 9000])
 def test_a_tree_of_any_depth_is_survived(world, terms):
     world.commit({"a.py": "x = 1\n"})

@@ -403,6 +403,7 @@ def said(shared_world) -> dict[str, set[str]]:
     return shared_world.found_in_cases(CASES)
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("rule", CASES)
 def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(said, rule):
     assert said[rule] == {f"bad_{number}" for number in range(len(CASES[rule][0]))}

@@ -312,6 +312,7 @@ def said(shared_world) -> set[tuple[str, str]]:
     return {(rule, path) for rule, path, _ in shared_world.found()}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("rule", CASES)
 def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(said, rule):
     wrong = {f"{rule.replace('-', '_')}_bad_{number}.py" for number in range(len(CASES[rule][0]))}
@@ -354,6 +355,7 @@ def test_a_rule_that_raises_is_a_note_and_the_others_go_on(world, monkeypatch):
     assert any("stride-twice failed on a.py: AttributeError: no such attribute" in note for note in result.notes)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("line", ["    x{0} = []\n", "    row['k{0}'] = row['other_{0}']\n", "    self.a{0} = []\n"])
 def test_long_functions_take_no_quadratic_time(line):
     text = "def f(self, n):\n    row = {}\n" + "".join(line.format(number) for number in range(1500))

@@ -621,6 +621,7 @@ def said(shared_world) -> set[tuple[str, str]]:
     return {(rule, path) for rule, path, _ in shared_world.found()}
 
 
+@pytest.mark.sample(21)
 @pytest.mark.parametrize("rule", MORE)
 def test_a_rule_finds_what_is_wrong_and_is_silent_on_what_is_right(said, rule):
     wrong = {f"{rule.replace('-', '_')}_bad_{number}.py" for number in range(len(MORE[rule][0]))}

@@ -8,6 +8,7 @@ import pytest
 WORKER = str(Path(__file__).with_name("checkpoint_worker.py"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=29,
     injected="a checkpoint of four ranks, and one of two, continued by two and by one",

@@ -35,6 +35,7 @@ def _rarely(case):
     return pytest.param(case, marks=pytest.mark.exhaustive)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", ["rectangles", "listed experts"])
 def test_ranks_with_unequal_work_for_a_model_of_transformers_agree_with_one_process(found, case):
     result = found["unequal work"][case]

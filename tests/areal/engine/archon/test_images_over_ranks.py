@@ -29,6 +29,7 @@ def found(folder, request, fork_server):
     return fork_server.run_ranks(Path(__file__).with_name("images_worker.py"), 2, arguments, timeout_seconds=240)[0]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rows", ["apart", "mixed"])
 @pytest.mark.parametrize(
     "case",

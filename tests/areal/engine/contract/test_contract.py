@@ -28,10 +28,12 @@ pytestmark = pytest.mark.timeout(300)
 EXACT = 2e-5
 
 
+@pytest.mark.sample(2)
 def test_it_is_an_inference_engine(subject):
     assert isinstance(subject.engine, InferenceEngine)
 
 
+@pytest.mark.sample(2)
 def test_every_token_has_its_log_probability_and_version(subject):
     requests = [subject.request(3 + index, 4, new=24, seed=index) for index in range(8)]
     for request, response in zip(requests, subject.generate(*requests), strict=True):
@@ -274,6 +276,7 @@ def test_new_weights_are_used_at_once(subject):
         assert subject.deviation(response, model=subject.old_models[version - 1]) > 1e-2
 
 
+@pytest.mark.sample(2)
 def test_requests_live_through_a_weight_update_with_exact_versions(subject):
     async def main():
         with engines.answers_held(subject.folder):

@@ -121,6 +121,7 @@ def site(tmp_path, fork_server):
         yield build
 
 
+@pytest.mark.exhaustive
 def test_what_is_frozen_is_sent_once_to_each_server_whenever_it_comes(site):
     site = site()
     site.start(0)
@@ -136,6 +137,7 @@ def test_what_is_frozen_is_sent_once_to_each_server_whenever_it_comes(site):
     assert site.engine.stats()["evictions"] == 0
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_does_not_take_what_changed_is_sent_everything(site, monkeypatch, caplog):
     site = site()
     site.start(0)
@@ -157,6 +159,7 @@ def test_a_server_that_does_not_take_what_changed_is_sent_everything(site, monke
     assert (stats["evictions"], stats["weight_failures"]) == (0, 0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("level", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_a_server_that_slept_and_dropped_its_weights_is_sent_everything(site, level):
     site = site(sleep_level=level)

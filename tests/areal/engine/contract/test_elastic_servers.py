@@ -108,6 +108,7 @@ def until(condition, seconds=60):
         time.sleep(0.02)
 
 
+@pytest.mark.exhaustive
 def test_servers_join_with_weights_are_drained_without_loss_and_move(site):
     stats = site.engine.stats
     site.start("a")

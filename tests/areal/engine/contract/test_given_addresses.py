@@ -168,6 +168,7 @@ def test_a_server_that_is_killed_and_started_again_by_hand_is_taken_in_again(mac
     assert (stats["starts"], stats["evictions"]) == (3, 1)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=23,
     injected="a server at a given address is replaced by another start while nobody looks and nothing is in flight",

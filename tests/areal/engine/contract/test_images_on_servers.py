@@ -168,6 +168,7 @@ def pictures(vision, *seeds):
     return [noisy_image(*size, seed=seed) for size, seed in zip(sizes, seeds, strict=True)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("config", [LLAVA, QWEN3_VL], ids=lambda config: config["model_type"])
 def test_samples_have_the_trainers_log_probabilities_also_after_an_update(tmp_path, fork_server, config):
     with served(config, tmp_path, fork_server) as subject:
@@ -188,6 +189,7 @@ def test_samples_have_the_trainers_log_probabilities_also_after_an_update(tmp_pa
         assert max(subject.deviation(*pair) for pair in later) < 1e-5
 
 
+@pytest.mark.exhaustive
 def test_equal_tokens_with_other_pixels_are_other_prompts(tmp_path, fork_server):
     with served(LLAVA, tmp_path, fork_server) as subject:
         subject.engine.wait_ready()
@@ -197,6 +199,7 @@ def test_equal_tokens_with_other_pixels_are_other_prompts(tmp_path, fork_server)
         assert max(subject.deviation(*pair) for pair in found) < 1e-5
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("fault", "words"), [("small", "placed images as .* its image processor differs"), ("no_echo", "does not say")]
 )
@@ -209,6 +212,7 @@ def test_what_was_made_of_images_is_compared_on_every_call(tmp_path, fork_server
         assert caught.value.kind is FaultKind.GENERATION_FAILED
 
 
+@pytest.mark.exhaustive
 def test_a_server_with_another_image_processor_is_given_up_before_its_first_request(tmp_path, fork_server):
     with served(QWEN3_VL, tmp_path, fork_server, "small") as subject:
         with pytest.raises(EngineError, match="no inference server is left"):
@@ -216,6 +220,7 @@ def test_a_server_with_another_image_processor_is_given_up_before_its_first_requ
         assert "its image processor differs" in subject.pool.reasons[0]
 
 
+@pytest.mark.exhaustive
 def test_a_tower_that_kept_old_weights_is_found_by_the_probe(tmp_path, fork_server):
     with served(QWEN3_VL, tmp_path, fork_server, "stale_tower") as subject:
         subject.engine.wait_ready()

@@ -151,6 +151,7 @@ def test_each_request_is_computed_with_the_adapter_it_asks_for(served, tmp_path)
     assert (subject.engine.adapters, held(address)) == (["two"], ["two.2"])
 
 
+@pytest.mark.exhaustive
 def test_what_was_replaced_stays_until_its_last_request_has_ended(served, tmp_path):
     subject, address = served
     old, new = (write_adapter(tmp_path / name, subject.model, seed) for seed, name in enumerate(("old", "new")))
@@ -197,6 +198,7 @@ def test_there_is_a_bound_and_what_cannot_be_loaded_changes_nothing(served, tmp_
     assert held(address) == ["one.1", "two.4"]
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_kept_its_adapters_takes_them_again(served, tmp_path):
     subject, address = served
     merged = write_adapter(tmp_path / "judge", subject.model, 0)
@@ -210,6 +212,7 @@ def test_a_server_that_kept_its_adapters_takes_them_again(served, tmp_path):
     assert held(address) == []
 
 
+@pytest.mark.exhaustive
 def test_what_a_run_that_died_has_left_is_unloaded_by_the_next_one_that_has_the_server(served, tmp_path):
     subject, address = served
     api = subject.kind
@@ -234,6 +237,7 @@ def test_what_a_run_that_died_has_left_is_unloaded_by_the_next_one_that_has_the_
         after.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("served", EVERYWHERE[:2], indirect=True)
 def test_a_server_joins_while_generations_keep_an_adapter_that_is_to_leave(served, tmp_path, fork_server):
     subject, address = served

@@ -6,9 +6,12 @@ import contextlib
 import sys
 import time
 
+import pytest
+
 engines = sys.modules["contract_engines"]
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_refuses_a_broadcast_holds_up_nobody(tmp_path, fork_server, caplog):
     model = engines.build_model()
     with contextlib.ExitStack() as resources:

@@ -76,6 +76,7 @@ def test_an_answer_that_a_stop_string_ends_has_all_of_its_experts(subject):
     assert_recorded(subject, response)
 
 
+@pytest.mark.exhaustive
 def test_an_answer_that_goes_on_under_new_weights_keeps_the_experts_it_was_sampled_with(subject):
     async def main():
         before = subject.engine.stats()["generated_tokens"]

@@ -78,6 +78,7 @@ def until(condition, seconds=60):
         time.sleep(0.02)
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_comes_while_the_learner_is_at_work_gets_the_next_version_first(site, caplog):
     caplog.set_level("INFO")
     site.start(0)

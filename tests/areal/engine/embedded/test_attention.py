@@ -34,6 +34,7 @@ def reference(query, key, value, *, scale, window, chunk, softcap, sinks, alibi)
     return out
 
 
+@pytest.mark.sample(30)
 @pytest.mark.parametrize("value_dim", [HEAD_DIM, 12])
 @pytest.mark.parametrize(
     ("window", "chunk"), [(None, None), (1, None), (4, None), (100, None), (None, 3), (None, 100), (4, 5)]

@@ -22,6 +22,7 @@ from areal.engine.config import EmbeddedEngineConfig
 TOLERANCE = 1e-5
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("variant", ["dense", "sliding window", "mixture of experts"])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_equal_a_full_forward_for_prompts_of_all_lengths(world, variant, temperature):
@@ -124,6 +125,7 @@ def test_equal_requests_in_equal_order_reproduce_bit_for_bit(world):
         assert (one.output_tokens, one.output_logprobs) == (two.output_tokens, two.output_logprobs)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("cut", [1, 7, 19])
 def test_a_continuation_after_an_abort_equals_the_uninterrupted_stream(world, cut):
     model = world.build_model()

@@ -27,6 +27,7 @@ def reads(monkeypatch):
     return found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("samples", "ceiling"), [(1, PER_STEP), (4, PER_STEP_WITH_SHARED_PROMPTS)])
 @pytest.mark.parametrize("sampling", [{}, {"greedy": True}, {"top_p": 0.9, "top_k": 7}], ids=["plain", "greedy", "cut"])
 def test_reads_of_a_decode_step_have_a_ceiling(world, reads, sampling, samples, ceiling):

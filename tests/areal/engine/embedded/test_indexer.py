@@ -64,6 +64,7 @@ def worst(world, model, responses):
     return max(world.deviation(model, response) for response in responses)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("std", "dtype", "limit"), [(0.3, torch.float64, 1e-6), (0.15, torch.float32, 1e-5)])
 def test_step_by_step_equals_a_full_forward(world, std, dtype, limit):
     model = model_of(std=std, dtype=dtype)

@@ -151,6 +151,7 @@ def requests_of(world):
     return lone + [world.request(21, prompt_seed=3, seed=seed, new=9 + seed) for seed in range(6)]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", COMPUTED)
 def test_the_kernel_equals_a_full_forward_and_samples_what_torch_does(world, caplog, name):
     caplog.set_level(logging.INFO)

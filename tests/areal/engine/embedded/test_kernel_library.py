@@ -41,6 +41,7 @@ def test_a_second_process_finds_what_the_first_has_built(monkeypatch):
     assert kept() == [path]
 
 
+@pytest.mark.sample(1)
 @needs_compiler
 @pytest.mark.parametrize("damage", ["cut", "changed", "writable"])
 def test_a_damaged_file_is_built_anew(caplog, damage):
@@ -142,6 +143,7 @@ def test_a_process_that_was_forked_builds_for_itself():
     kernel_library.kernel_in_background.cache_clear()
 
 
+@pytest.mark.exhaustive
 @needs_compiler
 def test_processes_that_build_at_the_same_time_all_end_with_the_kernel(tmp_path):
     code = (

@@ -91,6 +91,7 @@ def worst(world, model, responses):
     return max(world.deviation(model, response) for response in responses)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", mixers("delta by channel", "mamba", "mamba-1"))
 @pytest.mark.parametrize(("std", "dtype", "limit"), [(0.3, torch.float64, 1e-6), (0.15, torch.float32, 1e-5)])
 def test_step_by_step_equals_a_full_forward(world, name, std, dtype, limit):

@@ -60,6 +60,7 @@ def values_of(engine):
     return {name: tensor.detach().clone() for name, tensor in engine.model.named_parameters()}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("train", ["none", "projector", "all"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_step_does_not_depend_on_micro_batches(kind, train):
@@ -81,6 +82,7 @@ def test_a_step_does_not_depend_on_micro_batches(kind, train):
     assert bool(vision - projector) == (train == "all")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", MODELS)
 def test_features_of_a_frozen_tower_are_computed_once_and_change_nothing(kind):
     engine = engine_of(kind, max_tokens_per_micro_batch=40)
@@ -121,6 +123,7 @@ def test_the_numbers_are_those_of_transformers(kind):
 SCOPES = [["language"], ["projector"], ["tower"], ["language", "projector", "tower"]]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "scope"),
     [
@@ -197,6 +200,7 @@ def test_adapters_and_a_trained_tower_are_refused_together():
         engine_of("llava", lora=LoraConfig(rank=2, alpha=4), train="projector")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", MODELS)
 def test_checkpoints_are_those_of_transformers(kind, tmp_path):
     engine = engine_of(kind, train="all")
@@ -228,6 +232,7 @@ def test_models_of_text_refuse_images():
         TrainingEngine(from_config(QWEN3), config=TrainEngineConfig(device="cpu")).forward_logp(batch)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["geometry3k", "clevr_count_70k", "virl39k"])
 def test_little_of_what_is_computed_for_rows_with_images_is_padding(name):
     config = {**QWEN2_5_VL, "text_config": {**QWEN2_5_VL["text_config"], "vocab_size": 300}}

@@ -78,6 +78,7 @@ def engine_of(model, **changes):
     return TrainingEngine(model, config=TrainEngineConfig(**{"lr": 1e-2, "device": "cpu", **changes}))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES))
 def test_log_probabilities_and_gradients_are_those_of_the_model_alone(name):
     model = loading.from_config(ARCHITECTURES[name], seed=1)

@@ -125,6 +125,7 @@ def without_faults(requests, responses):
     return [item for item, _ in kept], [found for _, found in kept]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", TEXTS)
 def test_text_is_sampled_with_the_trainers_log_probabilities(name):
     model = loading.from_config(TEXTS[name], seed=3)
@@ -184,6 +185,7 @@ def test_positions_that_change_with_length_are_refused():
         engine_of(loading.from_config(ARCHITECTURES["phi3-longrope"]))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_images_are_sampled_with_the_trainers_log_probabilities(name):
     model = loading.from_config(MODELS[name], seed=3)
@@ -221,6 +223,7 @@ def test_pixels_decide_where_tokens_are_equal(name):
     assert float((found[0] - found[2]).abs().max()) < TOLERANCE
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_images_live_through_updates_of_a_trained_tower(name):
     model, other = (loading.from_config(MODELS[name], seed=seed) for seed in (3, 4))
@@ -256,6 +259,7 @@ def test_rows_that_hold_no_pixels_are_computed_as_by_the_language_half():
     assert torch.allclose(expected, torch.tensor(found.output_logprobs), atol=TOLERANCE)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_features_of_a_frozen_tower_survive_updates_and_never_outlive_its_weights(name):
     model, other = (loading.from_config(MODELS[name], seed=seed) for seed in (3, 4))

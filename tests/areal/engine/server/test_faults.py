@@ -155,6 +155,7 @@ def test_a_silent_server_is_given_up_and_its_requests_go_on(world):
     assert "no token for" in world.pool.evicted[0][1]
 
 
+@pytest.mark.exhaustive
 def test_a_slow_queue_is_no_silence(world):
     world.start(1, stall_seconds=1.5)
     world.servers[0].script = ["stall:0"]

@@ -24,6 +24,7 @@ def loss_fn(logp, entropy, part):
     return LossOutput(loss=loss, metrics={"logp": logp.detach().sum(), "length_max": part.lengths.max()})
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("shared", [True, False], ids=["shared prompts", "prompts of their own"])
 def test_nothing_is_read_from_the_device_in_forward_and_backward_passes(make_model, make_batch, shared, checkpointing):
@@ -49,6 +50,7 @@ def test_a_read_would_be_noticed(make_model):
         model.embed_tokens.weight.sum().item()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("dtype", "optimizer"), [("float32", "muon"), ("bfloat16", "adamw")])
 def test_a_whole_step_reads_once(make_model, make_batch, monkeypatch, dtype, optimizer):
     """Whatever else would be read raises here; what is read is replaced by ones."""

@@ -32,6 +32,7 @@ def test_the_engine_fulfils_its_contract(make_engine):
     assert isinstance(make_engine(), TrainEngine)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize(("with_entropy", "smoothing"), [(False, 0.0), (True, 0.0), (True, 0.2)])
 def test_a_step_equals_plain_torch(make_model, make_batch, policy_loss, naive_scores, tied, with_entropy, smoothing):

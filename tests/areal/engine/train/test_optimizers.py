@@ -83,6 +83,7 @@ def test_rounded_gradients_add_up_in_float32_however_many_wait(
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", KINDS)
 def test_a_state_brings_every_optimizer_back_bit_by_bit(make_engine, make_batch, policy_loss, optimizer, dtype):

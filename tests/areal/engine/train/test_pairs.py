@@ -82,6 +82,7 @@ def update(engine, batch, loss_fn):
 LENGTHS = ((4, 9), (7, 2), (1, 1), (3, 8), (6, 6))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("loss", ["dpo", "ipo", "simpo"])
 @pytest.mark.parametrize("budget", [1, 25, 40])
 def test_an_update_from_preferences_does_not_depend_on_micro_batches(make_engine, loss, budget):

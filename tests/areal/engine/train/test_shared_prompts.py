@@ -162,6 +162,7 @@ EXACT = [(kind, torch.float64, 1e-10) for kind in MODELS if kind != "experts"]
 ROUNDED = [("grouped heads", torch.float32, 1e-5), ("experts", torch.float64, 1e-5)]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("case", "kind", "dtype", "tolerance"),
     [
@@ -188,6 +189,7 @@ def test_each_distinct_token_goes_through_the_model_once(case):
     assert int(layout.cu_seqlens[-1]) == count
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", CASES)
 def test_log_probabilities_of_all_tokens_are_those_of_every_row_alone(case, make_engine, naive_scores):
     batch, _ = CASES[case]
@@ -199,6 +201,7 @@ def test_log_probabilities_of_all_tokens_are_those_of_every_row_alone(case, make
     torch.testing.assert_close(some, expected * weight, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_tokens_and_any_mask_give_the_scores_of_every_row_alone(data, make_engine, naive_scores):
@@ -237,6 +240,7 @@ def test_bfloat16_is_as_close_to_exact_as_without_sharing(case, policy_loss, nai
     assert errors[0] <= 1.5 * errors[1]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("case", CASES)
 def test_critic_values_and_gradients_equal_those_of_every_row_alone(case):
     batch, _ = CASES[case]

@@ -32,6 +32,7 @@ def test_the_copied_modules_import_only_each_other_and_what_servers_have(tmp_pat
                 assert module in modules or module.split(".")[0] in ALLOWED, f"{name} imports {module}"
 
 
+@pytest.mark.exhaustive
 def test_the_copy_works_where_this_package_is_not_installed(tmp_path):
     folder = write_plugin(tmp_path / "plugin", MODULES)
     code = (

@@ -93,6 +93,7 @@ def disk_report(tmp_path_factory):
     return json.loads(done.stdout)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=3,
     injected="a save onto a real 4 MB file system that is full, then read-only",

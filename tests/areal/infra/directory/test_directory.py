@@ -237,6 +237,7 @@ def test_garbage_and_silence_disturb_nobody():
             assert directory.entries("server") == {"x": {"v": 1}}
 
 
+@pytest.mark.exhaustive
 def test_a_service_that_starts_again_has_all_entries_after_one_round_of_renewals():
     server = serve_directory("127.0.0.1", KEY)
     port = int(server.url.rpartition(":")[2])

@@ -35,6 +35,7 @@ def test_the_page_shows_what_the_dry_run_prints(backend):
     assert pattern.search(text)[2].strip() == shown
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("path", sorted((ROOT / "examples" / "cluster").glob("*.yaml")), ids=lambda path: path.stem)
 @pytest.mark.parametrize("backend", ["local", "slurm", "ray"])
 def test_examples_compile_for_every_backend(path, backend, tmp_path):

@@ -125,12 +125,14 @@ def test_a_killed_rank_is_reported_as_killed(launch, tmp_path):
     assert told[0] != told[1]
 
 
+@pytest.mark.exhaustive
 def test_restarts_are_bounded(launch):
     result = launch("sys.exit(1)", max_restarts=2)
     assert [start.status for start in result.starts] == [1, 1, 1]
     assert result.exit_code == 1
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("status", [2, 23, 24, 75, 143])
 def test_what_another_start_would_only_repeat_is_not_tried_again(launch, status):
     result = launch(f"sys.exit({status} if rank == 0 else 0)")
@@ -156,6 +158,7 @@ def test_a_run_that_hangs_is_killed_and_started_again(launch, tmp_path):
     assert not any(alive(pid) for pid in pids(tmp_path))
 
 
+@pytest.mark.exhaustive
 def test_old_logs_are_removed(launch, tmp_path):
     launch("sys.exit(1)", max_restarts=4, keep_logs=2, num_ranks=1)
     assert sorted(path.name[:10] for path in (tmp_path / "logs").glob("start-*")) == ["start-0003", "start-0004"]

@@ -74,6 +74,7 @@ def sft(folder):
 RUNS = {"dpo": pairs("dpo"), "grpo": grpo, "ppo": ppo, "reward_model": pairs("reward_model"), "sft": sft}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", RUNS)
 def test_the_page_explains_every_name_that_a_run_logs(kind, tmp_path):
     RUNS[kind](tmp_path)

@@ -612,6 +612,7 @@ def test_close_wakes_a_waiting_trainer_and_leaves_no_thread_and_no_task(world, b
         rollout.evaluate([{"id": 1}])
 
 
+@pytest.mark.exhaustive
 def test_memory_stays_flat_over_many_steps(world, build):
     engine = world.VirtualEngine()
     rollout = build(engine=engine, group_size=1, max_head_offpolicyness=1)

@@ -105,6 +105,7 @@ def test_synchronous_runs_are_bitwise_equal(world, reward):
     assert {t.reward for t in trajectories[0]} == {0.0, 1.0}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.fault(
     row=10,
     injected="weights published while the engine decodes",

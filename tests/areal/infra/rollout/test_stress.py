@@ -26,6 +26,7 @@ def assert_ledger_consistent(rollout, trained):
     assert len(set(trained)) == len(trained)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.fault(
     row=11,
     injected="random delays, faults and interruptions under every policy and bound",

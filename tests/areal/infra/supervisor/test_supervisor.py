@@ -247,6 +247,7 @@ def test_nothing_survives_an_owner_that_is_killed(tmp_path):
     wait_until(lambda: not any(map(is_running, pids)))
 
 
+@pytest.mark.exhaustive
 def test_only_the_newest_logs_are_kept(supervise, tmp_path):
     _, events = supervise("exit", max_restarts=4, keep_logs=2)
     events.next("retired")

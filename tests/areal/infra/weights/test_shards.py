@@ -198,6 +198,7 @@ def assert_all(found, trainer):
             assert torch.equal(got[name], tensor), name
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("ranks", "collectors"), [(1, 8), (2, 8), (4, 8), (4, 2)])
 def test_every_worker_gets_every_byte_of_every_version(ranks, collectors):
     trainer = Trainer(ranks, max_collectors=collectors)

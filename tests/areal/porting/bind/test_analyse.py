@@ -16,6 +16,7 @@ NOVEL = Path(__file__).parents[1] / "novel"
 EVERY_KIND = [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("qwen2", "mixtral", "granite", "gpt2")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("model_type", ["llama", *EVERY_KIND])
 def test_a_family_is_proven_with_an_account_of_every_field(model_type, report) -> None:
     found = report(model_type)

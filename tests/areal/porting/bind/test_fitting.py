@@ -97,6 +97,7 @@ def sample(truth: Expression, values: dict[str, Any]) -> SlotSample:
     return SlotSample(values, evaluate(truth, values), depth)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("truth", EXACT, ids=str)
 def test_the_expression_itself_is_found(truth: Expression) -> None:
     generator = random.Random(str(truth))

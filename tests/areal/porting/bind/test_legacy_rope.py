@@ -9,6 +9,7 @@ from areal.porting.probe.subject import resolve
 from areal.porting.probe.tiny import complete
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("model_type", "unread"),
     [
@@ -25,6 +26,7 @@ def test_what_a_class_overlooks_is_known(model_type, unread):
     assert unread_spellings(subject, complete(subject, {})) == unread
 
 
+@pytest.mark.exhaustive
 def test_spellings_that_a_class_declares_are_idle_beside_rope_parameters():
     subject = resolve("cohere2_moe")
     base = complete(subject, {})

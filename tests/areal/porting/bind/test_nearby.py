@@ -80,6 +80,7 @@ def granite() -> Observer:
     return Observer(subject, with_undeclared(subject, complete(subject, {}), SKIPPED))
 
 
+@pytest.mark.exhaustive
 def test_a_guess_that_is_right_saves_the_inference(granite: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: object) -> None:
         raise AssertionError("inferred")

@@ -12,6 +12,7 @@ from areal.porting.probe.tiny import complete
 pytest.importorskip("transformers.models.minimax_m2")
 
 
+@pytest.mark.exhaustive
 def test_a_field_that_becomes_the_rotated_part_is_found_with_and_without_a_value():
     subject = resolve("minimax_m2")
     for given in ({}, {"head_dim": 24, "rotary_dim": 12}):

@@ -33,6 +33,7 @@ def learned(model_type: str) -> tuple[dict[str, Any], ConfigReader]:
     return base, learn(subject, base, DEPTH, SKIPPED)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("model_type", ["qwen2", *RULES])
 def test_completed_configs_are_what_the_class_makes_of_them(model_type: str) -> None:
     base, reader = learned(model_type)
@@ -58,6 +59,7 @@ def test_a_list_over_layers_is_filled_by_the_fields_that_transformers_reads() ->
     assert reader.complete(config)["layer_types"] == ["full_attention"] * 4
 
 
+@pytest.mark.exhaustive
 def test_a_pattern_is_that_of_many_layers() -> None:
     subject = resolve("kimi_linear")
     base = tiny_config(subject)
@@ -70,6 +72,7 @@ def test_a_pattern_is_that_of_many_layers() -> None:
         assert [layer for layer, kind in enumerate(kinds) if kind == "full_attention"] == list(range(4, depth, 4))
 
 
+@pytest.mark.exhaustive
 def test_a_text_in_place_of_a_number_is_filled_as_the_class_does() -> None:
     base, reader = learned("bamba")
     assert reader.placeholders == {"mamba_d_head": "auto"}
@@ -96,6 +99,7 @@ def test_a_range_without_end_is_moved_and_closed() -> None:
     assert {low > 0.0 for low, _ in found} == {math.isinf(high) for _, high in found} == {True, False}
 
 
+@pytest.mark.exhaustive
 def test_a_list_of_layers_that_stands_for_null_is_one_value() -> None:
     subject = resolve("flint")
     reader = learn(subject, tiny_config(subject), DEPTH, SKIPPED)

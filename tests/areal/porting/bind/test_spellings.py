@@ -45,6 +45,7 @@ def grouped(observer: Observer, groups: int, top_groups: int, *, experts: int = 
     return replace(spec, layers=tuple(layers))
 
 
+@pytest.mark.exhaustive
 def test_a_change_without_effect_keeps_what_was_expected_where_that_is_as_right(observer: Observer) -> None:
     outcome = observer.observe(GROUPED, lambda _: grouped(observer, 4, 2))
     assert outcome.kind == "no_effect"

@@ -47,6 +47,7 @@ def thorough(*rows: tuple[Any, ...]) -> list[Any]:
     return [pytest.param(*row, marks=pytest.mark.exhaustive) for row in rows]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("model_type", "fields", "expected"),
     [
@@ -176,6 +177,7 @@ def test_latent_attention_is_found(query_rank: int | None, rope: dict[str, Any] 
         assert attention.scale > 12**-0.5, "scores are scaled by the square of YaRN's factor"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("layer", "rotated"), [(3, True), *thorough((1, False))], ids=["ling", "kimi"])
 def test_latent_attention_beside_delta_rules_may_be_gated_by_head_or_know_no_positions(layer, rotated) -> None:
     names = {"n_routed_experts": "num_experts", "num_experts_per_tok": "num_experts_per_token"}

@@ -70,6 +70,7 @@ def agrees_elsewhere(found, instance) -> bool:
     return True
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("model_type", sampled(PROVEN, *QUICK))
 def test_families_of_every_tier_are_proven(model_type: str) -> None:
     instance = instance_of(model_type)
@@ -115,6 +116,7 @@ def test_the_spec_depends_on_no_weights_and_its_layers_share_equal_rotations(inf
     assert {layer.rotary for layer in found.spec.layers} == {0}
 
 
+@pytest.mark.exhaustive
 def test_the_fused_attention_is_believed_where_eager_attention_is_wrong() -> None:
     """transformers 5.23.0 adds Falcon's ALiBi twice in eager attention."""
     instance = instance_of("falcon", alibi=True, multi_query=False, num_kv_heads=4)

@@ -39,6 +39,7 @@ def without_implied(layout: tuple[LayoutEntry, ...]) -> list[LayoutEntry]:
     return [entry for entry in layout if not entry.implied]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("model_type", "fields", "rows"),
     [
@@ -287,6 +288,7 @@ class MaskedLlama(LlamaForCausalLM):
         self.register_buffer("causal", torch.ones(4, 4).tril())
 
 
+@pytest.mark.exhaustive
 def test_computed_buffers_are_no_weights(installed):
     plain = installed("llama")
     instance = build(replace(plain.subject, model_class=MaskedLlama), plain.config, attention="eager")

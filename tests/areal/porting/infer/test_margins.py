@@ -18,6 +18,7 @@ def margins(model_type, **fields):
     return {line.feature.removeprefix("layers.0."): line for line in found.evidence if "layers.0." in line.feature}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("model_type", ["qwen3", pytest.param("deepseek_v3", marks=pytest.mark.exhaustive)])
 def test_facts_that_were_chosen_between_alternatives_have_a_margin(model_type):
     lines = margins(model_type)

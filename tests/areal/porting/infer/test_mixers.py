@@ -279,6 +279,7 @@ class GateBeforeNorm(Delta):
         return given * torch.rsqrt(given.square().mean(-1, keepdim=True) + 3e-4) * self.scale
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "mixer", [Delta(), Doubled(), ValuesFirst(), ByKeyHead(), Sigmoid()], ids=lambda mixer: type(mixer).__name__
 )
@@ -408,6 +409,7 @@ class Ungated(Selective):
         return given + self.passing * inputs + gate
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "mixer", [Selective(), QueriesFirst(), Weightless(), Weighted()], ids=lambda mixer: type(mixer).__name__
 )

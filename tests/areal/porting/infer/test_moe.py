@@ -194,6 +194,7 @@ def test_routing_is_told_from_its_close_relatives(switches, expected):
     assert explain(Glow(**switches)).spec.router == router(**expected)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("switches", "expected"),
     [
@@ -260,6 +261,7 @@ def test_routing_weights_on_what_experts_get_are_found():
     assert not explain(Glow(score="sigmoid")).spec.weigh_inputs
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("switches", "feature"),
     [

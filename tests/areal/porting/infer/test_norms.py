@@ -39,6 +39,7 @@ def inferred(module: nn.Module, value: torch.Tensor) -> NormSpec:
     return found.spec
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("shift", [0.0, 1.0])
 @pytest.mark.parametrize("tiny", [1e-6, 1e-5, 1e-12, 2e-3, 3.7e-4])
 def test_an_epsilon_that_no_attribute_shows_is_found(shift: float, tiny: float) -> None:
@@ -56,6 +57,7 @@ def test_a_layer_norm_is_found_with_what_it_has(affine: bool, bias: bool) -> Non
     assert inferred(norm, hidden(2, 24, WIDTH)) == NormSpec(kind="layer", eps=1e-5, weight=affine, bias=affine and bias)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("tiny", [0.0, 1e-6, 3.7e-4, 0.05])
 @pytest.mark.parametrize("centred", [True, False])
 def test_a_norm_without_a_scale_is_found_whatever_its_epsilon(tiny: float, centred: bool) -> None:

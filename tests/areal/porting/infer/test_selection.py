@@ -19,6 +19,7 @@ def spec_of(model_type, **changes):
     return found.spec
 
 
+@pytest.mark.exhaustive
 def test_an_indexer_turns_halves_beside_attention_that_turns_pairs():
     spec = spec_of("deepseek_v32", num_hidden_layers=2, mlp_layer_types=["dense"] * 2, layer_types=None)
     assert {table.interleaved for table in spec.rotaries} == {True}

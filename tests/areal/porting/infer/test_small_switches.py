@@ -20,6 +20,7 @@ def layers_of(model_type):
     return found.spec, found.spec.layers
 
 
+@pytest.mark.exhaustive
 def test_bitnet_norms_what_its_last_matrices_read():
     _, layers = layers_of("bitnet")
     assert all(layer.attention.output_norm.kind == "rms" for layer in layers)

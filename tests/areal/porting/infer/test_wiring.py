@@ -18,6 +18,7 @@ COMBINATIONS = list(itertools.product(KINDS, ("rms", "layer"), ("module", "funct
 QUICK = {(wiring, *COMBINATIONS[place % 4][1:]) for place, wiring in enumerate(KINDS)}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("wiring", "kind", "norms"),
     [each if each in QUICK else pytest.param(*each, marks=pytest.mark.exhaustive) for each in COMBINATIONS],

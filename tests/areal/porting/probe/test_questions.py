@@ -29,6 +29,7 @@ def asked(folder: Path, poison: str, **parts: Any) -> bool:
     return True
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("poison", "parts", "feature", "where"),
     [

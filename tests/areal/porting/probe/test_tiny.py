@@ -48,6 +48,7 @@ THOROUGH = [
 TYPES = [*QUICK, *(pytest.param(name, marks=pytest.mark.exhaustive) for name in THOROUGH)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("model_type", TYPES)
 def test_a_tiny_config_builds_runs_and_is_small(model_type):
     subject = resolve(model_type)
@@ -127,6 +128,7 @@ def test_half_of_the_layers_share_what_earlier_ones_of_each_kind_have():
     assert config["hidden_size_per_layer_input"] not in (config["hidden_size"], config["intermediate_size"])
 
 
+@pytest.mark.exhaustive
 def test_several_models_in_one_are_refused_before_anything_is_repaired():
     with pytest.raises(ArchitectureRefusedError, match="several models in one") as refusal:
         tiny_config(resolve("blt"))

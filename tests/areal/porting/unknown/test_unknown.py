@@ -48,6 +48,7 @@ def plume(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return judged(SMALL, tmp_path_factory.mktemp("unknown"))
 
 
+@pytest.mark.exhaustive
 def test_code_in_an_idiom_of_its_own_is_proven(plume: dict[str, Any]) -> None:
     assert (plume["status"], plume["missing"]) == ("proven", [])
 

@@ -89,6 +89,7 @@ def changed(folder, target, **fields):
 # ---------------------------------------------------------------------------------------------------- what is found
 
 
+@pytest.mark.exhaustive
 def test_names_of_both_layouts_are_found(found):
     written, held = ({tuple(pair) for pair in each["prefixes"]} for each in found["layouts"])
     assert written == {("", "language_model.")}
@@ -111,6 +112,7 @@ def test_fields_of_other_parts_change_no_text(found):
     assert found["fixed"] == {}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("model_type", "said"),
     [
@@ -151,6 +153,7 @@ def test_a_plain_text_model_is_no_wrapper():
     assert find_wrapped("qwen3") is None
 
 
+@pytest.mark.exhaustive
 def test_a_scale_that_the_whole_leaves_out_is_found_and_kept_in_the_config():
     whole = find_wrapped("granite_speech")
     text = {

@@ -85,6 +85,7 @@ def repository(tmp_path, capsys):
 GREETS = "pathlib.Path('greeting.txt').write_text('hello Ann')"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("code", "fails", "evidence"),
     [
@@ -233,6 +234,7 @@ def workspace(tmp_path_factory):
 MUTANT = {"before": "n * 2", "after": "n + 2"}
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(
     ("kind", "values", "problem"),
     [

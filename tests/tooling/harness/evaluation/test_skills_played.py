@@ -187,6 +187,7 @@ def skills(*, sample):
     return [pytest.param(name, marks=() if name == sample else pytest.mark.exhaustive) for name in sorted(PLAYS)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(HALF_AN_HOUR)
 @pytest.mark.parametrize("name", skills(sample=SAMPLE))

@@ -70,6 +70,7 @@ def tasks():
     return [pytest.param(name, marks=() if name == today else pytest.mark.exhaustive) for name in sorted(GOOD)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.parametrize("name", tasks())
 def test_a_solution_is_done_and_a_broken_one_fails_where_it_should(name, begin, evaluations):

@@ -6,6 +6,7 @@ import ast
 import io
 import tokenize
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -62,6 +63,7 @@ def comments_of(source: bytes) -> list[str]:
     return [t.string for t in tokenize.tokenize(io.BytesIO(source).readline) if t.type == tokenize.COMMENT]
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=80)
 @given(tables())
 def test_a_table_of_several_lines_comes_back_byte_for_byte(case):

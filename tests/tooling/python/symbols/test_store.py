@@ -63,6 +63,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(package, tmp_path):
 SITE = Path(__file__).resolve().parents[4] / ".venv/lib/python3.11/site-packages"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(not (SITE / "transformers").is_dir(), reason="needs the packages that scripts/setup.sh installs")
 @pytest.mark.parametrize(
     ("distribution", "names", "most"),

@@ -108,6 +108,7 @@ def test_text_says_where_what_and_what_to_write(world):
     assert "8 uses of 4 symbols, 8 judged, 0% not seen; 3 + 4 modules read" in text
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize(
     ("words", "where"),
     [
@@ -246,6 +247,7 @@ def test_ctrl_c_ends_with_130_and_nothing_written(world):
     assert world.json("impact", "engine==1.5")["ok"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "words", [[], *(pytest.param([word], marks=pytest.mark.exhaustive) for word in ("--json", "--sarif"))]
 )

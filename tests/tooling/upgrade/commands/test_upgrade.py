@@ -3,6 +3,8 @@
 import re
 import subprocess
 
+import pytest
+
 
 def changed(world):
     """Paths that differ from the last commit, new ones included."""
@@ -207,6 +209,7 @@ def test_latest_says_what_audits_clean_and_what_does_not(world):
     assert "tensor" not in text
 
 
+@pytest.mark.exhaustive
 def test_latest_never_calls_clean_what_the_next_command_refuses(world):
     """engine 1.5 needs nothing that the project excludes; 2.0 audits clean here and needs tensor 2."""
     world.write("shop/app.py", 'from engine import LLM\n\n\ndef answer():\n    return LLM("small")\n')

@@ -172,6 +172,7 @@ def same():
     return {package: judged(package) for package in PACKAGES}
 
 
+@pytest.mark.exhaustive
 def test_exactly_what_reading_the_adapters_gives_is_seen(same):
     found = {
         (package, str(use.kind), use.name.rpartition(" ")[2], use.path)

@@ -89,6 +89,7 @@ def marked(files):
     }
 
 
+@pytest.mark.sample(22)
 @pytest.mark.parametrize(("title", "files"), read_cases().items(), ids=read_cases())
 def test_exactly_the_marked_lines_are_found(title, files, tmp_path):
     assert files, title

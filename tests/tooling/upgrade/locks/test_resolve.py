@@ -213,6 +213,7 @@ uv pip install -q --python "$VENV/bin/python" "$want"
 """
 
 
+@pytest.mark.exhaustive
 def test_an_environment_of_a_script_resolves_on_its_own_and_once_for_each_install(resolve, wheels):
     """engine 0.18.0 needs models below 5, which the project needs: that is no conflict."""
     pyproject = manifest("models>=5")
@@ -229,6 +230,7 @@ def test_an_environment_of_a_script_resolves_on_its_own_and_once_for_each_instal
     assert text == SCRIPT.replace("0.11.0", "0.18.0")
 
 
+@pytest.mark.exhaustive
 def test_constraints_and_overrides_of_an_install_hold_for_it(resolve):
     text = SCRIPT.replace("engine-cpu", "engine").replace('"$want"', '-c limits.txt "$want" models')
     files = {"pyproject.toml": manifest(), "servers.sh": text, "constraints.txt": "models==5.3.0\n"}
@@ -240,6 +242,7 @@ def test_constraints_and_overrides_of_an_install_hold_for_it(resolve):
     assert resolved.versions["models"] == "5.3.0"
 
 
+@pytest.mark.exhaustive
 def test_a_local_build_that_no_index_has_is_told_and_the_rest_is_resolved(resolve, wheels):
     with zipfile.ZipFile(wheels / "served-1.0-py3-none-any.whl", "w") as archive:
         needs = "Requires-Dist: tensor==2.10.0+cpu\n"

@@ -329,6 +329,7 @@ def read_once(arguments):
     return Catalogue(folder, settings=settings).release("pkg==1.0").digest()
 
 
+@pytest.mark.exhaustive
 def test_processes_share_one_cache(server, wheel, tmp_path):
     files = {f"pkg/m{number}.py": f"x = {number}\n" * 200 for number in range(200)}
     server.files[WHEEL] = wheel(files)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tooling.python.access_paths import Attribute, Called, Name
 from tooling.upgrade.usage.config_files import config_uses
 from tooling.upgrade.uses import Action, Use
@@ -166,6 +168,7 @@ def test_a_byte_order_mark_moves_nothing(index, tmp_path):
     assert [(use.symbol_text, use.place.column) for use in found.uses()] == [("pkg", 7), ("pkg.f()", 12)]
 
 
+@pytest.mark.exhaustive
 def test_a_file_that_names_thousands_of_callables_is_read_in_a_moment(tmp_path):
     (tmp_path / "a.yaml").write_text("_target_: pkg.f\nx: 1\n" * 20_000)
     started = time.process_time()

@@ -56,6 +56,7 @@ def token_by_token(world):
 MORE = pytest.mark.exhaustive
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("variant", "batch"),
     [
@@ -79,6 +80,7 @@ def test_answers_are_those_of_the_engine_that_reads_every_token(world, on_device
     assert (stats["active"], stats["waiting"], stats["finished"]) == (0, 0, len(requests))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", [pytest.param("off", marks=MORE), "auto"])
 def test_answers_of_captured_steps_are_those_of_steps_as_they_are(world, on_device, graphs, mode):
     model, requests = world.build_model(), requests_of(world, 12)
@@ -89,6 +91,7 @@ def test_answers_of_captured_steps_are_those_of_steps_as_they_are(world, on_devi
     assert (replays > engine.stats()["decode_steps"] / 2) if mode == "auto" else replays == graphs.made == 0
 
 
+@pytest.mark.exhaustive
 def test_captured_steps_compute_with_the_weights_of_an_update(world, on_device, token_by_token, graphs):
     first, second = world.build_model(seed=1), world.build_model(seed=2)
     request = world.request(12, seed=5, new=120)
@@ -190,6 +193,7 @@ def test_broken_weights_end_as_faults_and_leave_nothing_to_later_requests(world,
 READS = ("cpu", "item", "tolist", "nonzero", "numpy", "__bool__", "__float__", "__int__", "__index__")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("samples", [pytest.param(1, marks=MORE), 4])
 @pytest.mark.parametrize(
     "sampling",
@@ -218,6 +222,7 @@ def test_the_host_reads_once_in_eight_steps(world, on_device, monkeypatch, sampl
     assert len(long) - len(short) == 8
 
 
+@pytest.mark.exhaustive
 def test_copies_that_take_their_time_are_not_waited_for_and_change_nothing(world, on_device, monkeypatch):
     model, requests, queued = world.build_model(), requests_of(world), []
     fetch, left = StepResults.fetch, [0]

@@ -75,6 +75,7 @@ def test_a_rank_that_dies_ends_its_start_and_all_start_again_while_services_stay
     assert eventually(lambda: not job.left()), job.left()
 
 
+@pytest.mark.exhaustive
 def test_an_edit_of_the_configuration_after_submission_changes_nothing(launch_file, tmp_path):
     path = tmp_path / "run.yaml"
     edit = f"open({str(path)!r}, 'w').write('model: {{path: /second/model}}')"
