@@ -132,8 +132,6 @@ ROWS = {
 }
 """Rows by the form they have, as people's data sets have them."""
 
-SAMPLE = {"scaffold", *(f"from_{name}" for name in ("hashes", "albums", "hostile"))}
-"""Requests that together need most parts of the template."""
 MISTAKES = [
     ('"messages": user_prompt(row["question"]', '"messages": user_prompt(row["answer"]'),
     ("rpartition", "partition"),
@@ -144,12 +142,8 @@ MISTAKES = [
 """What is replaced by what in a loader of question and answer."""
 
 
-def requests(folder: Path, *, everything: bool) -> list[tuple[str, dict, dict]]:
-    """Write data of every form and format below a folder; name, answers and options of each unit, or of the sample."""
-
-    def wanted(name: str) -> bool:
-        return everything or name in SAMPLE
-
+def requests(folder: Path) -> list[tuple[str, dict, dict]]:
+    """Write data of every form and format below a folder; name, answers and options of each unit."""
     made = [("scaffold", {}, {})]
     made += [(f"scaffold_{kind}", {}, {"kind": kind}) for kind in ("rl", "sft", "preference")]
     columns = {"answers": {"question_column": "prompt", "answer_column": "gold", "keep_columns": ["level"]}}
@@ -161,10 +155,9 @@ def requests(folder: Path, *, everything: bool) -> list[tuple[str, dict, dict]]:
             made.append((f"only_{kind}_{name}", {}, {"kind": kind, "from": str(folder / f"{name}.jsonl")}))
     for form in ("csv", "parquet", "saved", "json"):
         for name in ("hashes", "transcripts") if form == "csv" else ("hashes", "chats", "pair_chats"):
-            if wanted(f"{form}_{name}"):
-                path = write_table(folder / form / name, form, ROWS[name])
-                made.append((f"{form}_{name}", {}, {"from": str(path)}))
+            path = write_table(folder / form / name, form, ROWS[name])
+            made.append((f"{form}_{name}", {}, {"from": str(path)}))
     seen = {"bytes": picture(1), "path": None}
     path = write_table(folder / "pictures", "parquet", [{"question": "?", "answer": "a", "image": seen}] * 3)
     made.append(("table_pictures", {}, {"from": str(path)}))
-    return [request for request in made if wanted(request[0])]
+    return made

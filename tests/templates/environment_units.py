@@ -8,9 +8,6 @@ UNITS: dict[str, dict[str, object]] = {
     "corner_shop": {"style": "tools", "max_steps": 12},
 }
 
-SAMPLE = ("corner_shop",)
-"""The unit that shows most."""
-
 SHARED = ("    def create(self)", "    @__import__('functools').cache\n    def create(self)")
 SEEDLESS = ("random.Random(seed)", "random.Random()")
 ENDLESS = ('raise RuntimeError("step() after the end of the episode")', "return StepResult(observation=TurnObservation(messages=()))")  # fmt: skip

@@ -28,9 +28,6 @@ UNITS: dict[str, dict[str, Any]] = {
     "ours_open_judge": {"style": "llm_judge", "model": "org/judge", "answer_column": ""},
 }
 
-SAMPLE = {"ours_exact", "ours_code", "ours_judge", "solved"}
-"""Units of the styles that differ most, and one made from examples."""
-
 ODD = '\u2019\u202e\ud83d\ude00 \0 \x1b[31m \\ " \' """ {{ x }} {% y %} # not a comment \t end'
 LABELLED: list[Any] = [
     {"completion": "The answer is B.", "answer": "B", "score": 1.0},

@@ -102,24 +102,21 @@ class Project:
         )
 
 
-def build(project: Project, folder: Path, *, everything: bool) -> Project:
-    """Generate the units of every kind, or those that need most parts of the templates."""
+def build(project: Project, folder: Path) -> Project:
+    """Generate the units of every kind."""
     for kind, units in (
         ("workflow", workflow_units),
         ("environment", environment_units),
         ("reward", reward_units),
     ):
         for name, answers in units.UNITS.items():
-            if everything or name in units.SAMPLE:
-                project.add(kind, name, answers)
+            project.add(kind, name, answers)
     for name, (rows, answers) in reward_units.EXAMPLES.items():
-        if not everything and name not in reward_units.SAMPLE:
-            continue
         path = reward_units.write_rows(folder / f"{name}.jsonl", rows)
         project.add("reward", name, answers, {"from-examples": str(path)})
-    for name, answers, options in dataset_units.requests(folder, everything=everything):
+    for name, answers, options in dataset_units.requests(folder):
         project.add("dataset", name, answers, options)
-    for name in model_reports.REPORTS if everything else ("gemma2",):
+    for name in model_reports.REPORTS:
         (folder / f"{name}.json").write_text(json.dumps(model_reports.REPORTS[name]()), encoding="utf-8")
         project.add("model", name, {}, {"report": str(folder / f"{name}.json")})
     return project
@@ -170,29 +167,20 @@ def misjudged(project: Project) -> list[str]:
     return failing + [path for path in wrong if "failed" not in found.get(path, {})]
 
 
-def made_rewards(project: Project) -> list[str]:
-    return [name for name in reward_units.UNITS if f"tests/areal/reward/test_{name}.py" in project.tests["reward"]]
-
-
 @pytest.fixture(scope="module")
-def project(copied, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("units")
-    return build(Project(copied(folder)), folder, everything=False)
-
-
-@pytest.fixture(scope="module")
-def full_project(tmp_path_factory):
+def project(tmp_path_factory):
     folder = tmp_path_factory.mktemp("all-units")
-    return build(Project(Sandbox.copy_of(ROOT, folder)), folder, everything=True)
+    return build(Project(Sandbox.copy_of(ROOT, folder)), folder)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_generated_tests_pass_and_find_mistakes_and_training_accepts_the_units(full_project):
-    assert misjudged(full_project) == []
+def test_generated_tests_pass_and_find_mistakes_and_training_accepts_the_units(project):
+    assert misjudged(project) == []
 
 
+@pytest.mark.exhaustive
 def test_every_unit_is_registered_and_listed_once(project):
     document = (project.sandbox.root / "docs/extensions.md").read_text()
     for kind, folder in FOLDERS.items():
@@ -204,10 +192,11 @@ def test_every_unit_is_registered_and_listed_once(project):
             name = Path(path).stem.removeprefix("test_")
             assert any(f'"{name}' in line and f"areal.{folder}.{name}" in line for line in added), name
             assert any(f"| `{name}" in line for line in document.splitlines()), name
-    for name in made_rewards(project):
+    for name in reward_units.UNITS:
         assert document.count(f"| `{name}` |") == 1
 
 
+@pytest.mark.exhaustive
 def test_no_reward_holds_anything_of_another_style(project):
     signs = {
         "exact": "completions.strip() ==",
@@ -218,7 +207,7 @@ def test_no_reward_holds_anything_of_another_style(project):
         "code": "run_tests(",
         "llm_judge": "_JUDGE",
     }
-    for name in made_rewards(project):
+    for name in reward_units.UNITS:
         source = project.read(f"areal/reward/{name}.py")
         assert [style for style, sign in signs.items() if sign in source] == [reward_units.UNITS[name]["style"]]
         assert "{{" not in source
@@ -226,17 +215,17 @@ def test_no_reward_holds_anything_of_another_style(project):
 
 
 @pytest.mark.parametrize("name", ["tools", "rlvr", "Multi-Turn", "with_engine"])
-def test_names_of_modules_beside_it_are_refused(project, name):
+def test_names_of_modules_beside_it_are_refused(sandbox, name):
     with pytest.raises(NameRefusedError):
-        project.sandbox.generate(UnitRequest(kind="workflow", name=name))
+        sandbox.generate(UnitRequest(kind="workflow", name=name))
 
 
 @pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("gate", ["mypy", "import-linter", "ruff", "architecture"])
-def test_generated_code_passes_the_other_gates(full_project, gate):
-    modules = full_project.modules
+def test_generated_code_passes_the_other_gates(project, gate):
+    modules = project.modules
     # What the modules import is the same wherever the copy is: later runs need not read it again.
     command = {
         "mypy": ["-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache/generated"), *modules],
@@ -244,7 +233,7 @@ def test_generated_code_passes_the_other_gates(full_project, gate):
         "ruff": ["-m", "ruff", "check", "--no-cache", *modules],
         "architecture": ["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_architecture.py"],
     }[gate]
-    done = full_project.run(*command)
+    done = project.run(*command)
     if gate == "architecture":  # what the rest of the copy lacks is no concern of the units
         assert [path for path in modules if path in done.stdout] == [], done.stdout[-3000:]
     else:

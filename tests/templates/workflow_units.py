@@ -12,8 +12,6 @@ UNITS: dict[str, dict[str, object]] = {
     "with_pixels": {"style": "vision"},
 }
 
-SAMPLE = ("plain_answer", "second_try", "with_tools")
-"""Units of the styles that differ most."""
 
 SCORE = "        value = await score(self.reward, prompt, completion, prompt_ids, response.output_tokens, columns)\n"
 MISTAKES = {

@@ -205,6 +205,7 @@ def test_a_published_version_is_known_here_and_its_weights_are_in_shared_memory(
     assert all(before[name].data_ptr() == weights[name].data_ptr() for name in weights)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=1,
     injected="the process that trains is killed",
@@ -255,6 +256,7 @@ def test_memory_that_two_have_mapped_holds_any_tensors_and_grows():
     os.close(descriptor)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("changes", "why"),
     [

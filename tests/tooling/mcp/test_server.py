@@ -203,6 +203,7 @@ async def test_errors_say_what_where_and_how_to_fix_it(original, served):
             await client.call_tool("new_kind", {})
 
 
+@pytest.mark.exhaustive
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("text", ["--force; $(touch hacked)\n--force", "\x00", "x" * 90_000, "y" * 3_000_000], ids=len)
 async def test_hostile_texts_are_texts(original, served, git, text):
@@ -338,6 +339,7 @@ async def test_a_server_that_is_ended_takes_its_commands_along(original, connect
     assert await gone(0)
 
 
+@pytest.mark.exhaustive
 async def test_long_work_shows_signs_of_life(original, served, family, monkeypatch):
     monkeypatch.setattr("tooling.mcp.server.BEAT_SECONDS", 0.15)
     seen = []
@@ -372,6 +374,7 @@ async def test_time_runs_out_and_what_is_too_long_is_cut(original, served):
     assert "cut to fit" in result.content[0].text
 
 
+@pytest.mark.exhaustive
 async def test_standard_output_is_protocol_and_nothing_else(original):
     """By hand, line by line: with Python shouting warnings, every line is a message."""
     words = [sys.executable, "-X", "dev", "-W", "always", "-P", "-m", "tooling.mcp", f"--repo={original}"]

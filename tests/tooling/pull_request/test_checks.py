@@ -238,6 +238,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.exhaustive
 def test_a_damaged_attestation_is_ignored_with_a_reason(declared):
     world = declared()
     run_checks(world, "--no-push")
@@ -264,6 +265,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.exhaustive
 def test_a_changed_attestation_proves_nothing(declared):
     world = declared()
     run_checks(world, "--no-push", "--no-squash")
@@ -303,6 +305,7 @@ def test_a_green_report_of_another_project_proves_nothing(declared):
     )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive)])
 def test_interrupted_checks_leave_no_attestation_and_no_process(declared, number):
     world = declared("echo begun\nsleep 300\n")

@@ -44,6 +44,7 @@ def test_hashes_may_be_longer(world):
     assert (world.tip(), world.files(), world.git("status", "--porcelain")) == (before, files, "")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("step", ["branch", "record removed"])
 def test_files_that_are_not_checked_out_stay_away(world, step):
     world.advance("feat: elsewhere", {"elsewhere/one.txt": "1\n"})
@@ -59,6 +60,7 @@ def test_files_that_are_not_checked_out_stay_away(world, step):
     assert (world.tip(), world.files(), world.git("status", "--porcelain")) == (before, files, "")
 
 
+@pytest.mark.exhaustive
 def test_objects_that_are_fetched_on_demand_are_enough(world):
     clone_again(world, "--filter=blob:none")
     assert world.run("create", "--dry-run").code == 0
@@ -67,6 +69,7 @@ def test_objects_that_are_fetched_on_demand_are_enough(world):
     assert world.git("status", "--porcelain") == ""
 
 
+@pytest.mark.exhaustive
 def test_an_index_in_two_parts_or_another_version_is_kept_in_step(world):
     world.git("update-index", "--split-index", "--index-version", "4")
     world.git("config", "core.untrackedCache", "true")
@@ -76,6 +79,7 @@ def test_an_index_in_two_parts_or_another_version_is_kept_in_step(world):
     assert world.git("status", "--porcelain") == ""
 
 
+@pytest.mark.exhaustive
 def test_references_may_be_packed(created):
     created.git("pack-refs", "--all")
     created.commit("fix: more", {"x.txt": "1\n"})

@@ -49,6 +49,7 @@ def test_ranks_with_unequal_work_for_a_model_of_transformers_agree_with_one_proc
         assert runs > 2, "rows of another length have a rectangle of their own"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", [_rarely("tied"), "tied in bfloat16", "adapters", _rarely("adapters in bfloat16")])
 def test_one_process_and_many_continue_each_others_states(found, case):
     result = found["states"][case]
@@ -60,6 +61,7 @@ def test_one_process_and_many_continue_each_others_states(found, case):
         assert "other adapters or on top of another base model" in refusal
 
 
+@pytest.mark.exhaustive
 def test_a_frozen_base_stays_in_its_low_precision_in_shards_without_gradients_and_moments(found):
     assert found["frozen base"] == {
         "frozen": ["torch.bfloat16"],
@@ -70,6 +72,7 @@ def test_a_frozen_base_stays_in_its_low_precision_in_shards_without_gradients_an
     }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", ["transformers", "adapters"])
 def test_a_sharded_checkpoint_goes_on_in_another_arrangement(found, case):
     result = found["checkpoints"][case]
@@ -77,6 +80,7 @@ def test_a_sharded_checkpoint_goes_on_in_another_arrangement(found, case):
     assert result["loss"] < 1e-9
 
 
+@pytest.mark.exhaustive
 def test_a_checkpoint_of_adapters_has_no_base_and_goes_on_top_of_no_other(found):
     adapters, whole = found["checkpoints"]["adapters"], found["checkpoints"]["transformers"]
     assert adapters["bytes"] < whole["bytes"] / 2
@@ -85,6 +89,7 @@ def test_a_checkpoint_of_adapters_has_no_base_and_goes_on_top_of_no_other(found)
         assert "other adapters or on top of another base model" in refusal
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "case",
     [
@@ -118,6 +123,7 @@ def test_folders_from_shards_are_those_of_one_process_and_other_libraries_read_t
         torch.testing.assert_close(logp, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("what", "expected"),
     [

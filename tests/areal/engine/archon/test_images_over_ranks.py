@@ -54,6 +54,7 @@ def test_two_ranks_have_the_numbers_of_one_process(found, case, rows):
         assert min(result["towers run"]) == 0, "a rank without images runs no tower"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "case",
     [
@@ -90,6 +91,7 @@ def _assert_equal(result):
     assert max(result["loss"], result["norm"], result["parameters"]) < 1e-6
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", ["cp", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("tp", "pp"))])
 def test_a_divided_language_half_has_the_numbers_of_one_process(found, way):
     _assert_equal(found["ways"][f"qwen3_vl {way} all"])
@@ -123,6 +125,7 @@ def test_bfloat16_over_ranks_learns_as_one_process_does_and_goes_on_bit_by_bit(f
     assert result["one process"] < 0.02 * abs(one[1])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("what", "reason"),
     [

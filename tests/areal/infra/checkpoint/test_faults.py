@@ -115,6 +115,7 @@ def test_a_real_full_disk_is_reported_and_leaves_older_checkpoints_intact(disk_r
     assert "Read-only file system" in report["read_only"]
 
 
+@pytest.mark.exhaustive
 def test_a_file_size_limit_is_reported_like_a_full_disk(disk_report):
     assert "checkpoint of step 2 was not written" in disk_report["limit"]["message"]
     assert "too large" in disk_report["limit"]["message"]

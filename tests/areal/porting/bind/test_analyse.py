@@ -33,6 +33,7 @@ def test_a_family_is_proven_with_an_account_of_every_field(model_type, report) -
     assert found["blocks"]
 
 
+@pytest.mark.exhaustive
 def test_slots_of_llama_are_its_fields(report) -> None:
     slots = report("llama")["slots"]
     assert slots["hidden_size"] == {"kind": "field", "name": "hidden_size"}

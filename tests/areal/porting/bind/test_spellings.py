@@ -54,6 +54,7 @@ def test_a_change_without_effect_keeps_what_was_expected_where_that_is_as_right(
     assert set(outcome.values[ROUTER + "top_groups"]) == {1}
 
 
+@pytest.mark.exhaustive
 def test_what_was_expected_and_is_wrong_does_not_count(observer: Observer) -> None:
     outcome = observer.observe(GROUPED, lambda _: grouped(observer, 4, 1))
     assert outcome.kind == "no_effect"

@@ -53,6 +53,7 @@ def test_code_in_an_idiom_of_its_own_is_proven(plume: dict[str, Any]) -> None:
     assert (plume["status"], plume["missing"]) == ("proven", [])
 
 
+@pytest.mark.exhaustive
 def test_the_report_decides_which_field_is_theta_and_what_divides_positions(plume: dict[str, Any]) -> None:
     table = plume["slots"]["layer.rotary"]
     assert table["theta"] == {"kind": "field", "name": "rotary_base"}
@@ -62,6 +63,7 @@ def test_the_report_decides_which_field_is_theta_and_what_divides_positions(plum
     assert "take_rotary" not in reading
 
 
+@pytest.mark.exhaustive
 def test_the_code_that_was_analysed_is_named_with_its_digests(plume: dict[str, Any]) -> None:
     assert plume["code"]["auto_map"]["AutoConfig"] == "configuration_plume.PlumeConfig"
     assert set(plume["code"]["files"]) == {
@@ -76,6 +78,7 @@ def test_the_code_that_was_analysed_is_named_with_its_digests(plume: dict[str, A
     assert "**self.remote_code()" in pieces["exported"]
 
 
+@pytest.mark.exhaustive
 def test_every_field_that_an_expression_reads_has_a_use(plume: dict[str, Any]) -> None:
     known = {use["name"] for use in plume["fields"]}
     assert {name for node in plume["slots"].values() for name in _fields(node)} <= known

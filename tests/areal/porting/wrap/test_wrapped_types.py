@@ -100,6 +100,7 @@ def test_names_of_both_layouts_are_found(found):
     ]
 
 
+@pytest.mark.exhaustive
 def test_the_head_is_tied_by_the_outer_field_or_else_by_default(found):
     assert [True, None, True] in found["tied"]
     assert [False, None, False] in found["tied"]

@@ -23,6 +23,7 @@ def as_an_agent(workspace, *words):
     )
 
 
+@pytest.mark.exhaustive
 def test_its_programs_run_its_own_code(workspace):
     (workspace.root / "tooling/cli/marked.py").write_text("MARK = 'of the workspace'\n", encoding="utf-8")
     said = as_an_agent(workspace, ".venv/bin/python", "-c", "import tooling.cli.marked as m, libcst; print(m.MARK)")

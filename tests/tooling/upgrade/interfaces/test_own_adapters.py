@@ -184,6 +184,7 @@ def test_exactly_what_reading_the_adapters_gives_is_seen(same):
     assert all(use.known for result in same.values() for use in result.uses)
 
 
+@pytest.mark.exhaustive
 def test_what_a_configuration_adds_is_named_as_not_followed(same):
     for package, result in same.items():
         assert {(each.path, each.what.partition(":")[0]) for each in result.unfollowed} == {
@@ -191,6 +192,7 @@ def test_what_a_configuration_adds_is_named_as_not_followed(same):
         }
 
 
+@pytest.mark.exhaustive
 def test_equal_releases_give_no_findings(same):
     assert [finding for result in same.values() for finding in result.findings] == []
 
