@@ -560,6 +560,8 @@ def _deprecations(body: Sequence[ast.stmt], names: Sequence[str]) -> tuple[str, 
         about = [name for name in about if not _asks_whether_it_is_left_out(innermost[name])]
         plain = [name for name in about if not _asks_for_its_content(innermost[name])]
         narrowed = [name for name in about if name in said] or plain
+        # "Use `password` instead of `pwd`" is about `pwd`
+        narrowed = [name for name in narrowed if not re.search(rf"\buse\W{{1,3}}{name}\b", said, re.I)] or narrowed
         for name in narrowed[:1] if len(narrowed) == 1 or f"{narrowed[:1]}" in text else narrowed:
             notes.setdefault(name, text)
     return whole, notes

@@ -14,7 +14,7 @@ from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action, Argument, PassedArguments
 from tooling.upgrade.verdicts.answers import by_position, inside_of_another, left_out, old_default
 from tooling.upgrade.verdicts.comparison import UseProblem, mentions
-from tooling.upgrade.verdicts.weight import effective_default, reads, refusal
+from tooling.upgrade.verdicts.weight import effective_default, is_former_name, reads, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -254,7 +254,8 @@ class _Comparison:
         if parameter is None:
             return self._without_home(was, now, argument)
         slots = (self.old.slots.get(each) for each in range(index) if self.arguments.given[each].name is None)
-        if any(slot and slot != STAR and named(self.after.signature, slot) is None for slot in slots):
+        gone = any(slot and slot != STAR and named(self.after.signature, slot) is None for slot in slots)
+        if gone or is_former_name(self.after, was, now):
             return None
         lands = f"lands on `{now}`" if now and now != STAR else "has no place"
         by_name = Replacement(was, "the parameter kept its name", certain=not self.arguments.has_star)

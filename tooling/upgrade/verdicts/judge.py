@@ -28,7 +28,6 @@ _FAMILIES = (
     presence.lost_places,
     presence.lost_holders,
     presence.star_losses,
-    presence.refusals,
     presence.unloaded,
     calls.mismatches,
     calls.changed,
@@ -84,7 +83,10 @@ def problems(case: JudgedUse) -> Iterator[UseProblem]:
         yield from deprecations.touched_privately(case)
         return
     gone = list(presence.absences(case))
-    yield from gone
+    refused = [] if gone else list(presence.refusals(case))
+    yield from (*gone, *refused)
+    if refused and len(case.after.found) == 1:
+        return  # nothing else in a body that only raises is ever done
     if not gone:
         for family in _FAMILIES:
             yield from family(case)

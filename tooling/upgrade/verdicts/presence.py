@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -485,15 +486,47 @@ def _last(dotted: str) -> str:
 
 def _refusal(case: JudgedUse, upstream: Upstream, met: Resolved) -> str:
     derives = case.use.action is Action.SUBCLASS  # which makes no instance
-    if (met.symbol.refuses and not derives) or met.symbol.kind is not SymbolKind.CLASS:
+    if met.symbol.refuses and not derives:
         return met.symbol.refuses
+    if met.symbol.kind is not SymbolKind.CLASS:
+        return _raised_first(upstream, met.symbol)
     if upstream.members.constructor_hook(met.symbol):
         return ""  # the metaclass may call neither
     for name in ("__init_subclass__",) if derives else ("__init__", "__new__"):
         method = upstream.member(met.symbol, name)
-        if isinstance(method, Found) and method.symbol.refuses:
-            return method.symbol.refuses
+        if isinstance(method, Found) and (message := _raised_first(upstream, method.symbol)):
+            return message
     return ""
+
+
+_MOST_HANDS = 3
+
+
+def _raised_first(upstream: Upstream, function: Symbol, hands: int = _MOST_HANDS) -> str:
+    """Return what a function raises at once, itself or by what it calls first; "" if it may do something else.
+
+    def addPage(self, page):
+        gone("addPage", "add_page")         # def gone(old, new): raise GoneError(MESSAGE.format(old, new))
+        return self.add_page(page)
+    """
+    node = None if function.refuses or not hands else upstream.tree_of(function)
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return function.refuses
+    documented = ast.get_docstring(node, clean=False) is not None
+    first = node.body[documented] if len(node.body) > documented else None
+    if not isinstance(first, ast.Expr) or not isinstance(call := first.value, ast.Call):
+        return ""
+    called = upstream.keywords.callee(function, ast.unparse(call.func))
+    reached = upstream.function_of(called) if called is not None else None
+    facts = upstream.keywords.model.definitions.facts(reached) if reached is not None else None
+    hook = function.owner and facts is not None and facts.refusal_type == "NotImplementedError"
+    if reached is None or reached.is_async or reached.is_generator or hook:
+        return ""
+    texts = [each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    # `gone("addPage", "add_page", "3.0")`: the old name, the new one, and the version
+    told = f"use `{texts[1]}`" if len(texts) > 1 and texts[1].isidentifier() else " ".join(texts)
+    message = _raised_first(upstream, reached, hands - 1)
+    return f"{message}: {told}".removesuffix(": ") if message else ""
 
 
 # ---------------------------------------------------------------------------------------- modules that nobody imports

@@ -89,6 +89,15 @@ def _handed_to(
     return None, ""
 
 
+def is_former_name(side: Callable_, old: str, new: str) -> bool:
+    """Whether a function still takes `new` by another name: `if user_pwd is not None: user_password = user_pwd`."""
+    function = side.tree.function_of(side.symbol)
+    node = side.tree.tree_of(function) if function is not None else None
+    assigned = [each for each in ast.walk(node) if isinstance(each, ast.Assign)] if node is not None else []
+    values = [each.value for each in assigned if ast.unparse(each.targets[0]) == new]
+    return any(old == getattr(part, "id", "") for value in values for part in ast.walk(value))
+
+
 def reads(side: Callable_, parameter: str, bound: BoundCall, arguments: PassedArguments) -> bool:
     """Whether a call may come to a place that reads the parameter; True where the body is not known."""
     body = _body(side)
