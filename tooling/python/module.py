@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from tooling.python.source import (
     DefinitionNode,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = TypeVar("Node", bound=ast.AST)
+Other = TypeVar("Other", bound=ast.AST)
 
 _SHARED = (ast.expr_context, ast.operator, ast.unaryop, ast.cmpop, ast.boolop)
 """Nodes that Python makes once: they have no place of their own."""
@@ -93,10 +94,16 @@ class Module:
         """Child -> parent."""
         return self._walked[1]
 
-    def nodes(self, *types: type[Node]) -> Iterator[Node]:
+    @overload
+    def nodes(self, kind: type[Node], /) -> Iterator[Node]: ...
+    @overload
+    def nodes(self, kind: type[Node], other: type[Other], /) -> Iterator[Node | Other]: ...
+    @overload
+    def nodes(self, *types: type[Node]) -> Iterator[Node]: ...
+    def nodes(self, *types: type[Any]) -> Iterator[Any]:
         """Yield all nodes of exactly these types."""
         for kind in types:
-            yield from self._walked[0].get(kind, ())  # type: ignore[misc]  # filed under their own type
+            yield from self._walked[0].get(kind, ())
 
     def functions(self) -> Iterator[Function]:
         """Yield all functions and methods, nested ones included."""
@@ -259,20 +266,48 @@ def _top(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 yield from _top(handler.body)
 
 
-def own_nodes(function: ast.AST) -> list[ast.AST]:
-    """Return the nodes of a body without those of functions and classes defined in it."""
+@overload
+def own_nodes(scope: ast.AST | None, /) -> list[ast.AST]: ...
+@overload
+def own_nodes(scope: ast.AST | None, kind: type[Node], /) -> list[Node]: ...
+@overload
+def own_nodes(scope: ast.AST | None, kind: type[Node], other: type[Other], /) -> list[Node | Other]: ...
+@overload
+def own_nodes(scope: ast.AST | None, /, *kinds: type[Node]) -> list[Node]: ...
+def own_nodes(scope: ast.AST | None, /, *kinds: type[Any]) -> list[Any]:
+    """Return the nodes of a body, or those of some types, without those of functions and classes defined in it."""
     # Two dozen rules walk each function: the tree itself keeps what the first of them found.
-    found: list[ast.AST] | None = getattr(function, "own_nodes", None)
+    found: list[ast.AST] | None = getattr(scope, "own_nodes", None)
     if found is None:
         found = []
-        waiting = children(function)
+        waiting = children(scope) if scope is not None else []
         while waiting:
             node = waiting.pop()
             found.append(node)
             if not isinstance(node, Function | ast.Lambda | ast.ClassDef):
                 waiting.extend(children(node))
-        function.own_nodes = found  # type: ignore[attr-defined]  # nodes of ast take any attribute
-    return found
+        if scope is not None:
+            scope.own_nodes = found  # type: ignore[attr-defined]  # nodes of ast take any attribute
+    return [each for each in found if isinstance(each, kinds)] if kinds else found
+
+
+@overload
+def nodes_in(roots: ast.AST | Iterable[ast.AST] | None, kind: type[Node], /) -> list[Node]: ...
+@overload
+def nodes_in(
+    roots: ast.AST | Iterable[ast.AST] | None, kind: type[Node], other: type[Other], /
+) -> list[Node | Other]: ...
+@overload
+def nodes_in(roots: ast.AST | Iterable[ast.AST] | None, /, *kinds: type[Node]) -> list[Node]: ...
+def nodes_in(roots: ast.AST | Iterable[ast.AST] | None, /, *kinds: type[Any]) -> list[Any]:
+    """Return the nodes of some types in a tree, or in several: everything, functions and classes included."""
+    trees = (roots,) if isinstance(roots, ast.AST) else roots or ()
+    return [each for root in trees for each in ast.walk(root) if isinstance(each, kinds)]
+
+
+def names_in(roots: ast.AST | Iterable[ast.AST] | None) -> set[str]:
+    """Return the plain names in a tree, or in several."""
+    return {each.id for each in nodes_in(roots, ast.Name)}
 
 
 def keyword(call: ast.Call, *names: str) -> ast.expr | None:

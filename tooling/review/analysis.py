@@ -124,7 +124,7 @@ def _changed(comparison: Comparison) -> dict[str, str]:
 def _uses(module: Module) -> list[tuple[str, int]]:
     """List dotted names that a module uses, with the first line of each; an import counts where nothing else does."""
     first: dict[str, int] = {}
-    nodes: list[ast.Name | ast.Attribute] = [*module.nodes(ast.Name), *module.nodes(ast.Attribute)]
+    nodes = list(module.nodes(ast.Name, ast.Attribute))
     for node in sorted(nodes, key=lambda each: each.lineno):
         name = module.dotted(node)
         if "." in name:

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from shutil import which
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.python.module import Function, last_name
+from tooling.python.module import Function, last_name, nodes_in
 from tooling.python.symbols.calls import why_refused, written_signature
 from tooling.review.linter import reported_rows
 from tooling.review.records import Place
@@ -177,7 +177,7 @@ def _goes_on(side: Side, module: Module, block: Sequence[ast.stmt]) -> bool:
         return any(_goes_on(side, module, each) for each in ends)
     if isinstance(last, ast.For | ast.AsyncFor):
         # `for batch in cycle(loader)` may have no end.
-        over = [each.id for each in ast.walk(last.iter) if isinstance(each, ast.Name)]
+        over = [each.id for each in nodes_in(last.iter, ast.Name)]
         return not any(module.imported.get(each, "").partition(".")[0] not in {"", *side.roots} for each in over)
     return True
 

@@ -220,8 +220,7 @@ def _places(
     found: dict[tuple[str, int, str], ReviewFinding] = {}
     held = [rule for rule in rules if rule.in_tests or not is_test(path)]
     for rule in held if module is not None else ():
-        ask = partial(rule.in_file, module, side) if rule.in_file is not None and module is not None else tuple
-        for place in _looked(rule, ask, path, failures):
+        for place in _looked(rule, partial(rule.places, module, side), path, failures):
             key = (rule.id, place.line, place.message)
             if key not in found:
                 found[key] = _finding(rule, place, side)

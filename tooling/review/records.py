@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 from dataclasses import KW_ONLY, dataclass
@@ -49,6 +50,12 @@ class Place:
     """Another place that proves it: "areal/utils/functional.py:12"."""
 
 
+Located = ast.expr | ast.stmt | ast.ExceptHandler | int
+"""A node that has a line, or the line itself."""
+Hit = tuple[Located, str] | tuple[Located, str, Located | str]
+"""What a rule of one file says: where, what, and another node of the file, or place elsewhere, that proves it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """One thing to look for; rules.toml says what and why. At most one of `in_file` and `in_change` is given; with
@@ -59,15 +66,25 @@ class Rule:
     _: KW_ONLY
     in_tests: bool = True
     """Whether it holds in tests too."""
-    in_file: Callable[[Module, Side], Iterator[Place]] | None = None
+    in_file: Callable[[Module, Side], Iterator[Hit]] | None = None
     """Looks at one module of one side; run on both sides, so that only what is new counts."""
     in_change: Callable[[Comparison], Iterator[Place]] | None = None
     """Looks at the change as a whole; what it yields is new by construction."""
+
+    def places(self, module: Module, side: Side) -> Iterator[Place]:
+        """Look at one module of one side; a rule of a change finds nothing there."""
+        for at, said, *proof in self.in_file(module, side) if self.in_file is not None else ():
+            evidence = "".join(each if isinstance(each, str) else f"{module.path}:{_line(each)}" for each in proof)
+            yield Place(module.path, _line(at), said, evidence)
 
     @property
     def text(self) -> RuleText:
         """Its words. Raises KeyError for a rule that the table lacks."""
         return rule_texts()[self.id]
+
+
+def _line(at: Located) -> int:
+    return at if isinstance(at, int) else at.lineno
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ import re
 from typing import TYPE_CHECKING
 
 from tooling.python.module import Function, keyword, last_name, own_nodes
-from tooling.review.records import Place, Rule, Severity
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _TOKENS = re.compile(r"(^|_)(input_ids|labels|tokens|input_tokens)$")
@@ -24,7 +25,7 @@ _SCORES = re.compile(
 _LOSS_MASK = re.compile(r"(^|_)(loss|response|completion|action)_mask$")
 
 
-def roll_without_dims(module: Module, _side: Side) -> Iterator[Place]:
+def roll_without_dims(module: Module, _side: Side) -> Iterator[Hit]:
     """`torch.roll(x, -1)` of a batch: the last token of a row becomes the first of the row before."""
     for node in module.nodes(ast.Call):
         if not isinstance(node.func, ast.Attribute) or node.func.attr != "roll" or "torch" not in module.text:
@@ -42,7 +43,7 @@ def roll_without_dims(module: Module, _side: Side) -> Iterator[Place]:
         ):
             continue
         if None not in given and "dims" not in given and len(shifted) < 2 and _two_dimensional(module, node):
-            yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` without `dims` rolls across rows")
+            yield node, f"`{ast.unparse(node.func)}` without `dims` rolls across rows"
 
 
 def _two_dimensional(module: Module, call: ast.Call) -> bool:
@@ -87,7 +88,7 @@ def _viewed(node: ast.expr) -> ast.expr:
     return node
 
 
-def shifted_alike(module: Module, _side: Side) -> Iterator[Place]:
+def shifted_alike(module: Module, _side: Side) -> Iterator[Hit]:
     """Find scores and labels that are cut at the same end, so that a token is scored by its own position."""
     for function in module.functions():
         nodes = list(own_nodes(function))
@@ -113,7 +114,7 @@ def shifted_alike(module: Module, _side: Side) -> Iterator[Place]:
                 message = (
                     f"`{ast.unparse(node.func)}` compares logits and labels that are cut alike, at `{min(scores)}`"
                 )
-                yield Place(module.path, node.lineno, message)
+                yield node, message
 
 
 _ABOUT_TARGETS = re.compile(r"(^|_)(labels?|targets?)$")
@@ -121,7 +122,7 @@ _IDS = re.compile(r"(^|_)(input_ids|labels?|tokens|token_ids|targets?)$")
 _ROLLED = re.compile(r"(^|_)(input_ids|labels|tokens|token_ids|sequences|logprobs|loss_mask)(_rmpad)?$")
 
 
-def cut_at_wrong_end(module: Module, _side: Side) -> Iterator[Place]:
+def cut_at_wrong_end(module: Module, _side: Side) -> Iterator[Hit]:
     """Find logits without their first position, and labels made of tokens without the last one: the logits of a
     position speak of the token behind it."""
     for node in module.nodes(ast.Subscript):
@@ -132,33 +133,31 @@ def cut_at_wrong_end(module: Module, _side: Side) -> Iterator[Place]:
             isinstance(node.slice, ast.Tuple) and ast.unparse(node.slice.elts[-1]) == cut and len(node.slice.elts) > 2
         )
         if name.endswith("logits") and cut == "1:" and not last:
-            yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` drops the logits of the second token")
+            yield node, f"`{ast.unparse(node)}` drops the logits of the second token"
         while isinstance(statement, ast.Attribute | ast.Call) and node not in getattr(statement, "args", ()):
             statement = module.parents.get(statement)
         target = last_name(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
         made = next((each for each in module.around(node) if isinstance(each, ast.Assign)), None)
         if cut == ":-1" and made is not None and last_name(made.targets[0]) == f"next_{name}":
-            yield Place(module.path, node.lineno, f"`next_{name}` begins with the first of `{name}`")
+            yield node, f"`next_{name}` begins with the first of `{name}`"
         if cut == ":-1" and _ABOUT_TARGETS.search(target) and _IDS.search(name):
-            yield Place(module.path, node.lineno, f"`{target}` are cut at the end: each position has its own token")
+            yield node, f"`{target}` are cut at the end: each position has its own token"
     for call in module.nodes(ast.Call):
         by = keyword(call, "shifts") or (call.args[1] if len(call.args) > 1 else None)
         forward = last_name(call.func) == "roll" and by is not None and ast.unparse(by) == "1"
         rolled = _key(call.args[0]) if forward and call.args else ""
         if _ROLLED.search(rolled):
-            said = f"`{ast.unparse(call)}` gives each position the token before it, and not the one that follows"
-            yield Place(module.path, call.lineno, said)
+            yield call, f"`{ast.unparse(call)}` gives each position the token before it, and not the one that follows"
     for function in module.functions():
-        cuts = [(each, _slice_of_tokens(each)) for each in own_nodes(function) if isinstance(each, ast.Subscript)]
+        cuts = [(each, _slice_of_tokens(each)) for each in own_nodes(function, ast.Subscript)]
         labels = [each for each, cut in cuts if cut == "1:" and _IDS.search(_key(each.value))]
         masks = [(each, cut) for each, cut in cuts if cut in {"1:", ":-1"} and _LOSS_MASK.search(_key(each.value))]
         wrong = [each for each, cut in masks if cut == ":-1"]
         if labels and wrong and len(wrong) == len(masks):
-            said = f"`{ast.unparse(wrong[0])}` and `{ast.unparse(labels[0])}` are cut at different ends"
-            yield Place(module.path, wrong[0].lineno, said)
+            yield wrong[0], f"`{ast.unparse(wrong[0])}` and `{ast.unparse(labels[0])}` are cut at different ends"
 
 
-def mask_not_shifted(module: Module, _side: Side) -> Iterator[Place]:
+def mask_not_shifted(module: Module, _side: Side) -> Iterator[Hit]:
     """Find labels rolled by one, and the mask of the same batch used as it came."""
     for function in module.functions():
         nodes = list(own_nodes(function))
@@ -174,7 +173,7 @@ def mask_not_shifted(module: Module, _side: Side) -> Iterator[Place]:
         for base, node in read.items():
             if base in bases and not sliced and isinstance(node, ast.expr) and _weighs(module, function, node):
                 message = f"`{ast.unparse(node)}` is used as it came, the tokens of `{base}` are rolled by one"
-                yield Place(module.path, node.lineno, message, f"{module.path}:{rolls[0].lineno}")
+                yield node, message, rolls[0]
 
 
 def _item(node: ast.AST, pattern: re.Pattern[str]) -> str:
@@ -192,8 +191,8 @@ def _weighs(module: Module, function: Function, node: ast.expr) -> bool:
         parent = module.parents.get(parent)
     if isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name):
         names.add(parent.targets[0].id)
-    for each in own_nodes(function):
-        if not isinstance(each, ast.BinOp) or not isinstance(each.op, ast.Mult):
+    for each in own_nodes(function, ast.BinOp):
+        if not isinstance(each.op, ast.Mult):
             continue
         if names & {ast.unparse(each.left), ast.unparse(each.right)}:
             return True

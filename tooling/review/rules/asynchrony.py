@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, own_nodes
 from tooling.python.source import dotted_name, methods_in
-from tooling.review.records import Place, Rule, Severity
+from tooling.review.records import Rule, Severity
 from tooling.review.rules.conditions import stored
 from tooling.review.rules.readings import class_of_value
 from tooling.review.rules.robustness import TEARDOWN
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _BLOCKING = frozenset(
@@ -37,16 +38,16 @@ _OF_EPISODES = re.compile(r"(Workflow|Agent)$")
 _POOL = re.compile(r"executor|pool", re.IGNORECASE)
 
 
-def blocking_in_async(module: Module, _side: Side) -> Iterator[Place]:
+def blocking_in_async(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a call that waits, in a function of the event loop."""
     for function in module.nodes(ast.AsyncFunctionDef):
         for node in own_nodes(function):
             name = module.dotted(node.func) if isinstance(node, ast.Call) else ""
             if isinstance(node, ast.Call) and name in _BLOCKING:
-                yield Place(module.path, node.lineno, f"`{name}` blocks the event loop in `{function.name}`")
+                yield node, f"`{name}` blocks the event loop in `{function.name}`"
 
 
-def file_in_async(module: Module, _side: Side) -> Iterator[Place]:
+def file_in_async(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a file opened, or a folder made, in what runs once per episode: a coroutine of a workflow or an agent."""
     for function in module.nodes(ast.AsyncFunctionDef):
         owner = module.class_of(function)
@@ -56,15 +57,15 @@ def file_in_async(module: Module, _side: Side) -> Iterator[Place]:
         for node in own_nodes(function):
             name = module.dotted(node.func) if isinstance(node, ast.Call) else ""
             if isinstance(node, ast.Call) and name in {"open", "os.makedirs"}:
-                yield Place(module.path, node.lineno, f"`{name}` blocks all other episodes in `{function.name}`")
+                yield node, f"`{name}` blocks all other episodes in `{function.name}`"
 
 
-def never_awaited(module: Module, side: Side) -> Iterator[Place]:
+def never_awaited(module: Module, side: Side) -> Iterator[Hit]:
     """Find a coroutine that is created and dropped, or returned by another one, whose caller would have to await it
     once more: one that is known, and one of a function that the file awaits wherever else it calls it."""
     counts = _how_often_awaited(module)
     asked: list[ast.Call] = []
-    statements: list[ast.Expr | ast.Return] = [*module.nodes(ast.Expr), *module.nodes(ast.Return)]
+    statements = list(module.nodes(ast.Expr, ast.Return))
     for node in statements:
         call, function = node.value, module.function_of(node)
         inside = isinstance(function, ast.AsyncFunctionDef)
@@ -73,13 +74,12 @@ def never_awaited(module: Module, side: Side) -> Iterator[Place]:
         if not isinstance(call, ast.Call) or (isinstance(node, ast.Return) and (not inside or meant)):
             continue
         if (inside and _awaited_elsewhere(call, counts)) or _is_coroutine(module, side, call):
-            yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}(...)` is never awaited: it does not run")
+            yield node, f"`{ast.unparse(call.func)}(...)` is never awaited: it does not run"
         elif inside and isinstance(call.func, ast.Attribute) and isinstance(node, ast.Expr):
             asked.append(call)
             owner = last_name(call.func.value).lower()
             if call.func.attr == "wait" and not call.args and owner.rstrip("_").endswith("event"):
-                said = f"`{ast.unparse(call)}` is not awaited, or blocks the event loop where it is one of threads"
-                yield Place(module.path, node.lineno, said)
+                yield node, f"`{ast.unparse(call)}` is not awaited, or blocks the event loop where it is one of threads"
     # A method that is a coroutine wherever the repository has one, of what is awaited for other things too
     owners = {name.rpartition(".")[0] for name in counts[0]}
     asked = [each for each in asked if dotted_name(each.func).rpartition(".")[0] in owners - {""}]
@@ -89,8 +89,7 @@ def never_awaited(module: Module, side: Side) -> Iterator[Place]:
     for call in asked:
         name = last_name(call.func)
         if f"async def {name}" in found and f"def {name}" not in found:
-            said = f"`{ast.unparse(call.func)}(...)` is never awaited: every `{name}` here is a coroutine"
-            yield Place(module.path, call.lineno, said)
+            yield call, f"`{ast.unparse(call.func)}(...)` is never awaited: every `{name}` here is a coroutine"
 
 
 _OFTEN_PLAIN: Final = frozenset(
@@ -142,7 +141,7 @@ def _awaited_elsewhere(call: ast.Call, counts: tuple[Counter[str], Counter[str]]
     return "." in name and counts[0][name] > 0 and counts[1][name] == 1
 
 
-def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
+def coroutine_as_value(module: Module, side: Side) -> Iterator[Hit]:
     """Find a coroutine of ours that is used as if it were its result: `if self.ready(): ...`, `load().rows`."""
     counts = _how_often_awaited(module)
     for node in module.nodes(ast.Call):
@@ -160,9 +159,9 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
         if isinstance(target, ast.Attribute | ast.Tuple):
             waits = rf"(?:await |(?:gather|run\w*|shield|task|wait\w*)\([^\n]*){re.escape(ast.unparse(target))}\b(?!\.)"
             if isinstance(target, ast.Tuple) or (known and not re.search(waits, module.text)):
-                yield Place(module.path, node.lineno, said)
+                yield node, said
             continue
-        uses = [each for each in own_nodes(function) if isinstance(each, ast.Name) and each.id == name]
+        uses = [each for each in own_nodes(function, ast.Name) if each.id == name]
         uses = [each for each in uses if each.lineno > node.lineno]
         waited = any(isinstance(module.parents.get(each), ast.Await) for each in uses)
         stored_again = any(isinstance(each.ctx, ast.Store) for each in uses)
@@ -178,9 +177,9 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Place]:
         needing += [each for each in uses if isinstance(module.parents.get(each), ast.Return) and known]
         first = bool(uses) and min(uses, key=lambda each: (each.lineno, each.col_offset)) in needing
         if awaited and not waited:
-            yield Place(module.path, node.lineno, f"`{name}` is a coroutine here, and what one returned elsewhere")
+            yield node, f"`{name}` is a coroutine here, and what one returned elsewhere"
         elif not name or (not stored_again and (first or (known and needing and not waited))):
-            yield Place(module.path, node.lineno, said)
+            yield node, said
 
 
 _OF_FUTURES: Final = frozenset({"add_done_callback", "cancel", "cancelled", "done", "exception", "result"})
@@ -265,17 +264,17 @@ def _is_plain_async(found: list[Function]) -> bool:
     return not any(isinstance(node, ast.Yield) for node in own_nodes(found[0]))
 
 
-def dropped_task(module: Module, _side: Side) -> Iterator[Place]:
+def dropped_task(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a task that nobody keeps."""
     for node in module.nodes(ast.Expr):
         call = node.value
         if isinstance(call, ast.Call) and last_name(call.func) in {"create_task", "ensure_future"}:
             owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
             if owner == "asyncio" or "loop" in owner or module.dotted(call.func).startswith("asyncio."):
-                yield Place(module.path, node.lineno, "the task is not kept: it may be collected before it ends")
+                yield node, "the task is not kept: it may be collected before it ends"
 
 
-def unbounded_wait(module: Module, _side: Side) -> Iterator[Place]:
+def unbounded_wait(module: Module, _side: Side) -> Iterator[Hit]:
     """Find waits without a limit while something is torn down."""
     for node in module.nodes(ast.Call):
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in {"join", "shutdown", "wait"}:
@@ -291,17 +290,16 @@ def unbounded_wait(module: Module, _side: Side) -> Iterator[Place]:
         # The collector calls `__del__` at any moment.
         named = waiter is not None and (waiter.search(owner) or (owner == "self" and function.name == "__del__"))
         if named and not node.args and not node.keywords:
-            calls = (each for each in own_nodes(function) if isinstance(each, ast.Call))
+            calls = own_nodes(function, ast.Call)
             if any(last_name(each.func) == node.func.attr and (each.args or each.keywords) for each in calls):
                 continue  # another one has a limit
-            said = f"`{owner}.{node.func.attr}()` in `{function.name}` may wait for ever"
-            yield Place(module.path, node.lineno, said)
+            yield node, f"`{owner}.{node.func.attr}()` in `{function.name}` may wait for ever"
         wait = keyword(node, "wait") or (node.args[0] if node.args else None)
         # Executors wait unless they are asked not to.
         waits = isinstance(wait, ast.Constant) and wait.value is True
         waits |= "executor" in owner.lower() and not node.args and not node.keywords
         if node.func.attr == "shutdown" and _POOL.search(owner) and waits:
-            yield Place(module.path, node.lineno, f"`{owner}.shutdown` in `{function.name}` waits for running work")
+            yield node, f"`{owner}.shutdown` in `{function.name}` waits for running work"
 
 
 def _is_limited(module: Module, function: Function, wait: ast.Call) -> bool:
@@ -315,8 +313,8 @@ def _is_limited(module: Module, function: Function, wait: ast.Call) -> bool:
             return True
     owner = re.escape(ast.unparse(wait.func.value).lower()) if isinstance(wait.func, ast.Attribute) else ""
     named = re.compile(rf"(?<!\w){owner}(?:s|es)?(?!\w)")
-    for call in own_nodes(function):
-        if not isinstance(call, ast.Call) or call.lineno > wait.lineno or last_name(call.func) in _LOGS:
+    for call in own_nodes(function, ast.Call):
+        if call.lineno > wait.lineno or last_name(call.func) in _LOGS:
             continue
         if "kill" in (text := ast.unparse(call).lower()) and named.search(text):
             return True
@@ -326,7 +324,7 @@ def _is_limited(module: Module, function: Function, wait: ast.Call) -> bool:
 _LOGS = frozenset({"critical", "debug", "error", "exception", "info", "log", "print", "warning"})
 
 
-def endless_retry(module: Module, _side: Side) -> Iterator[Place]:
+def endless_retry(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `while True: try: return ... except Exception: ...` that never gives up."""
     for loop in module.nodes(ast.While):
         if not isinstance(loop.test, ast.Constant) or not loop.test.value or len(loop.body) != 1:
@@ -337,7 +335,7 @@ def endless_retry(module: Module, _side: Side) -> Iterator[Place]:
         broad = {"Exception", "BaseException"}
         handlers = [each for each in attempt.handlers if each.type is None or last_name(each.type) in broad]
         if handlers and not any(_leaves(each.body, (ast.Return, ast.Break, ast.Raise)) for each in attempt.handlers):
-            yield Place(module.path, handlers[0].lineno, "any failure is tried again, without end")
+            yield handlers[0], "any failure is tried again, without end"
 
 
 def _leaves(body: list[ast.stmt], kinds: tuple[type[ast.stmt], ...]) -> bool:

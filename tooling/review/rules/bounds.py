@@ -7,13 +7,14 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import last_name, own_nodes
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import last_name, nodes_in, own_nodes
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _ALLOWS: Final = (
@@ -54,7 +55,7 @@ def _other_number(bound: str, said: str) -> bool:
     return bool(numbers) and re.fullmatch(r"-?[\d.]+", bound) is not None and bound not in numbers
 
 
-def bound_contradicts(module: Module, _side: Side) -> Iterator[Place]:
+def bound_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `if n <= 2: raise ValueError("needs at least 2")`, `assert n >= 0, "must be > 0"`, and `<=` in `__lt__`."""
     guards: list[tuple[ast.stmt, ast.expr, ast.AST, bool]] = []
     for guard in module.nodes(ast.If):
@@ -67,8 +68,8 @@ def bound_contradicts(module: Module, _side: Side) -> Iterator[Place]:
         shown = [rf"\{{{re.escape(each)}(?::[^{{}}]*)?\}}" for each in asked[::2]] if asked is not None else []
         sign = re.search(rf"{shown[0]} ?([<>]=?) ?{shown[1]}", ast.unparse(message)) if shown and not refused else None
         if sign is not None and asked is not None and f"{sign[1]}=" == _SIGNS.get(asked[1]):
-            yield Place(module.path, statement.lineno, f"`{ast.unparse(test)}`, and its message says `{sign[1]}`")
-        said = "".join(str(each.value) for each in ast.walk(message) if isinstance(each, ast.Constant)).lower()
+            yield statement, f"`{ast.unparse(test)}`, and its message says `{sign[1]}`"
+        said = "".join(str(each.value) for each in nodes_in(message, ast.Constant)).lower()
         found = [kind for kind, words in _ALLOWS if words.search(said)]
         if asked is None or _other_number(asked[2], said):
             continue
@@ -80,12 +81,11 @@ def bound_contradicts(module: Module, _side: Side) -> Iterator[Place]:
         # An assertion may say what is the case instead; "at least one" is `> 0`.
         told = refused or (re.search(r"\b(?:must|should|needs?|requires?)\b", said) and f" {asked[2]}" in said)
         if told and asked[1] is wrong and (found[0] is not ast.Lt or asked[2] == "0"):
-            said = f"`{ast.unparse(test)}` and its error differ about what is right where both are equal"
-            yield Place(module.path, statement.lineno, said)
+            yield statement, f"`{ast.unparse(test)}` and its error differ about what is right where both are equal"
     yield from equal_ones(module)
 
 
-def equal_ones(module: Module) -> Iterator[Place]:
+def equal_ones(module: Module) -> Iterator[Hit]:
     """Find `<=` in `__lt__`, and in a function whose docstring says `<` of the same two names."""
     for function in module.functions():
         strict = {"__gt__": ast.GtE, "__lt__": ast.LtE}.get(function.name)
@@ -95,14 +95,14 @@ def equal_ones(module: Module) -> Iterator[Place]:
             if not isinstance(each, ast.Compare) or asked is None:
                 continue
             if asked[1] is strict and "self." in asked[0] and isinstance(module.parents[each], ast.Return):
-                yield Place(module.path, each.lineno, f"`{function.name}` holds for equal ones")
+                yield each, f"`{function.name}` holds for equal ones"
             sides = (
                 one.args[0] if isinstance(one, ast.Call) and one.args else one for one in (each.left, *each.comparators)
             )
             names, sign = [re.escape(last_name(one)) for one in sides], _SIGNS.get(asked[1], "")
             told = re.findall(rf"\b{names[0]}`* ([<>]=?) `*{names[1]}\b", words) if sign and all(names) else []
             if sign[:1] in told and sign not in told:
-                yield Place(module.path, each.lineno, f"`{ast.unparse(each)}`, and the docstring says `{sign[0]}`")
+                yield each, f"`{ast.unparse(each)}`, and the docstring says `{sign[0]}`"
 
 
 _SIGNS: Final[dict[type[ast.cmpop], str]] = {ast.GtE: ">=", ast.LtE: "<="}
@@ -114,7 +114,7 @@ _NEGATED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
 }
 
 
-def always_holds(module: Module, _side: Side) -> Iterator[Place]:
+def always_holds(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `len(x) >= 0`, `world_size >= 1` of a branch, and `x >= -inf`: they hold for everything. A size that is a
     setting may be 0 or -1 where it is not wanted."""
     for test in module.nodes(ast.Compare):
@@ -125,46 +125,44 @@ def always_holds(module: Module, _side: Side) -> Iterator[Place]:
         infinite = re.fullmatch(r"(float\(['\"](-?)inf['\"]\)|(-?)(?:math|np|torch)\.inf)", right.replace("+", ""))
         negative = infinite is not None and "-" in right
         if infinite is not None and operator is (ast.GtE if negative else ast.LtE):
-            yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` holds for every number")
+            yield test, f"`{ast.unparse(test)}` holds for every number"
         around = module.parents.get(test)
         counted = isinstance(test.left, ast.Call) and last_name(test.left.func) in _COUNTS
         counted |= re.search(r"\.shape\[-?\d\]$|\.ndim$|mask\w*\.sum\([^()]*\)$", left) is not None
         if counted and operator in {ast.GtE, ast.Lt} and right == "0":
             said = "always holds" if operator is ast.GtE else "never holds"
-            yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` {said}")
+            yield test, f"`{ast.unparse(test)}` {said}"
         asks = isinstance(around, ast.If | ast.IfExp | ast.Assign)
         # `size if size >= 1 else 1` mends a setting.
         whole = module.parents.get(around) if isinstance(around, ast.BoolOp) else around
         sized = _PARALLEL.search(left) and isinstance(whole, ast.If)
         if operator is ast.GtE and right == "1" and ((asks and _SIZE.search(left)) or sized):
-            yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` always holds: one process is a group too")
+            yield test, f"`{ast.unparse(test)}` always holds: one process is a group too"
         if operator is ast.GtE and right == "0" and isinstance(test.left, ast.Name) and _only_counts(module, test.left):
-            yield Place(module.path, test.lineno, f"`{ast.unparse(test)}` always holds: it counts from 0")
+            yield test, f"`{ast.unparse(test)}` always holds: it counts from 0"
     choices: list[tuple[ast.expr, list[ast.AST]]] = [(each.test, [each.body]) for each in module.nodes(ast.IfExp)]
     choices += [(each.test, [*each.body]) for each in module.nodes(ast.If)]
     for condition, body in choices:
         asked = _asked(condition)
         if asked is None or asked[1:] != (ast.GtE, "0"):
             continue
-        inside = [each for one in body for each in ast.walk(one) if isinstance(each, ast.BinOp)]
+        inside = nodes_in(body, ast.BinOp)
         divided = [each.right for each in inside if isinstance(each.op, ast.Div | ast.FloorDiv | ast.Mod)]
         if any(ast.unparse(each) == asked[0] for each in divided):
-            said = f"`{asked[0]}` may be 0 where `{ast.unparse(condition)}`, and is divided by"
-            yield Place(module.path, condition.lineno, said)
+            yield condition, f"`{asked[0]}` may be 0 where `{ast.unparse(condition)}`, and is divided by"
     for branch in module.nodes(ast.If):
         second = branch.orelse[0] if len(branch.orelse) == 1 else None
         one, other = _asked(branch.test), _asked(second.test) if isinstance(second, ast.If) else None
         if one is None or other is None or not isinstance(second, ast.If) or not second.orelse:
             continue
         if one[::2] == other[::2] and _NEGATED.get(one[1]) is other[1]:
-            said = f"`{ast.unparse(branch.test)}` or the next always holds: nothing is left for `else`"
-            yield Place(module.path, branch.lineno, said)
+            yield branch, f"`{ast.unparse(branch.test)}` or the next always holds: nothing is left for `else`"
 
 
 def _only_counts(module: Module, name: ast.Name) -> bool:
     """Whether a local is 0 at first, and only ever grows by a number or a length."""
     function = module.function_of(name)
-    found = [each for each in (own_nodes(function) if function else ()) if isinstance(each, ast.Name)]
+    found = own_nodes(function, ast.Name)
     stores = [module.parents[each] for each in found if each.id == name.id and isinstance(each.ctx, ast.Store)]
     starts = [each for each in stores if isinstance(each, ast.Assign) and ast.unparse(each.value) == "0"]
     grows = [each for each in stores if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add)]
@@ -182,7 +180,7 @@ _SIZE: Final = re.compile(r"(?:(?:^|\.|_)world_size|_world_size\(\))$")
 _PARALLEL: Final = re.compile(r"(?:_parallel_size|ring_attn_size|(?:^|\.|_)(?:[ct]p|pp)_size)$")
 
 
-def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
+def index_at_length(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `i <= len(x)` in front of `x[i]`, `0 <= i <= n` of an index, and `i <= 0 or i >= n`."""
     for test in module.nodes(ast.Compare):
         asked = _asked(test)
@@ -194,20 +192,17 @@ def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
         where = holder.body if isinstance(holder, ast.If | ast.While) else [holder.body] if holder is not None else []
         both = module.parents.get(test)
         later = both.values if isinstance(both, ast.BoolOp) else []
-        inside = [each for one in (*where, *later) for each in ast.walk(one) if isinstance(each, ast.Subscript)]
+        inside = nodes_in((*where, *later), ast.Subscript)
         if any(ast.unparse(each) == taken for each in inside):
-            yield Place(
-                module.path, test.lineno, f"`{taken}` is taken where `{ast.unparse(test)}` lets it be one too far"
-            )
-    branches: list[ast.If | ast.IfExp] = [*module.nodes(ast.If), *module.nodes(ast.IfExp)]
+            yield test, f"`{taken}` is taken where `{ast.unparse(test)}` lets it be one too far"
+    branches = list(module.nodes(ast.If, ast.IfExp))
     for branch in branches:
         asked = _asked(branch.test)
         if asked is not None and asked[1] is ast.GtE and asked[0].startswith("len(") and asked[2].isdigit():
             taken = f"{asked[0][4:-1]}[{asked[2]}]"
             body = branch.body[0] if isinstance(branch.body, list) else branch.body
-            if any(ast.unparse(each) == taken for each in ast.walk(body) if isinstance(each, ast.Subscript)):
-                said = f"`{taken}` is taken where `{ast.unparse(branch.test)}`: it may be one too far"
-                yield Place(module.path, branch.lineno, said)
+            if any(ast.unparse(each) == taken for each in nodes_in(body, ast.Subscript)):
+                yield branch, f"`{taken}` is taken where `{ast.unparse(branch.test)}`: it may be one too far"
     for either in module.nodes(ast.BoolOp):
         pair = [each for value in either.values if (each := _asked(value)) is not None]
         if len(pair) != 2 or len(either.values) != 2:
@@ -221,18 +216,16 @@ def index_at_length(module: Module, _side: Side) -> Iterator[Place]:
             and second is ast.GtE
             and _INDEX.search(one)
         ):
-            yield Place(
-                module.path, either.lineno, f"`{ast.unparse(either)}` leaves out the first: an index begins at 0"
-            )
+            yield either, f"`{ast.unparse(either)}` leaves out the first: an index begins at 0"
         like = one != other and low == high and len({re.sub(_ONE_OF_TWO, "#", each) for each in (one, other)}) == 1
         if like and {first, second} in ({ast.Lt, ast.LtE}, {ast.Gt, ast.GtE}):
-            yield Place(module.path, either.lineno, f"`{ast.unparse(either)}` compares two like things in two ways")
+            yield either, f"`{ast.unparse(either)}` compares two like things in two ways"
 
 
 _ONE_OF_TWO: Final = re.compile(r"\d+|width|height|(?<![^\W_])[hwxy](?![^\W_])")
 
 
-def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
+def last_left_out(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `for i in range(num_workers - 1)` and `range(len(x) - 1)` whose body asks nothing of a next one."""
     for call in module.nodes(ast.Call):
         bound = call.args[0] if last_name(call.func) in {"range", "trange"} and len(call.args) == 1 else None
@@ -263,7 +256,7 @@ def last_left_out(module: Module, _side: Side) -> Iterator[Place]:
         always = loop is not None and f"{one} < {less}" in text
         told = any("last" in line for line in module.lines[call.lineno - 2 : call.lineno + 1])
         if (plain or always or isinstance(bound.left, ast.Constant)) and not told:
-            yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` leaves the last one out")
+            yield call, f"`{ast.unparse(call)}` leaves the last one out"
 
 
 _ITERATORS: Final = frozenset({"enumerate", "iter", "list", "reversed", "tqdm", "zip"})

@@ -8,12 +8,13 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, parameters
-from tooling.review.records import Place, Rule, Severity
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _OPTION: Final = re.compile(r"(?<![\w-])--([A-Za-z][\w.-]*\w)")
@@ -22,7 +23,7 @@ _LIKE: Final = 0.75
 """Likeness of an option that is named to one that exists, from which the one is taken for the other."""
 
 
-def unknown_option(module: Module, side: Side) -> Iterator[Place]:
+def unknown_option(module: Module, side: Side) -> Iterator[Hit]:
     """Find `args.name` that the file's only parser does not define, and messages that name an option it lacks."""
     names, complete = _options(module)
     known = {name.split(".")[0].replace("-", "_") for name in names}
@@ -37,14 +38,14 @@ def unknown_option(module: Module, side: Side) -> Iterator[Place]:
                 and not node.attr.startswith("_")
                 and _is_it(module, node, target)
             ):
-                yield Place(module.path, node.lineno, f"no option of this file sets `{target}.{node.attr}`")
+                yield node, f"no option of this file sets `{target}.{node.attr}`"
     for text in module.nodes(ast.Constant):
         named = _OPTION.findall(text.value) if isinstance(text.value, str) and " " in text.value else []
         for option in (each for each in named if each not in names and is_message(module, text)):
             like = difflib.get_close_matches(option, sorted(names), 1, _LIKE)
             elsewhere = like and side.grep([f'"--{option}"', f"'--{option}'"], "*.py")
             if like and not elsewhere and option.replace("-", "_") not in {each.replace("-", "_") for each in names}:
-                yield Place(module.path, text.lineno, f"there is no `--{option}`; `--{like[0]}` is an option")
+                yield text, f"there is no `--{option}`; `--{like[0]}` is an option"
 
 
 def _options(module: Module) -> tuple[set[str], bool]:
@@ -119,7 +120,7 @@ def is_message(module: Module, node: ast.Constant) -> bool:
     return False
 
 
-def option_without_effect(module: Module, _side: Side) -> Iterator[Place]:
+def option_without_effect(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `action="store_true", default=True`, and the same for false."""
     for call in module.nodes(ast.Call):
         action, default = keyword(call, "action"), keyword(call, "default")
@@ -131,8 +132,7 @@ def option_without_effect(module: Module, _side: Side) -> Iterator[Place]:
         named = {ast.unparse(each.value) for each in module.nodes(ast.keyword) if each.arg == "dest"}
         paired = repr(option.replace("-", "_")) in named or keyword(call, "dest") is not None
         if (action.value, value) in {("store_true", True), ("store_false", False)} and not paired:
-            said = f"`{ast.unparse(action)}` is the default of this option: it changes nothing"
-            yield Place(module.path, call.lineno, said)
+            yield call, f"`{ast.unparse(action)}` is the default of this option: it changes nothing"
 
 
 RULES: Final = (

@@ -8,13 +8,14 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, last_name, nodes_in, own_nodes
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _AVAILABLE: Final = re.compile(r"^is_\w+_available$")
@@ -45,7 +46,7 @@ def blocks(module: Module) -> Iterator[list[ast.stmt]]:
 
 def stored(statements: Iterable[ast.AST]) -> set[str]:
     """Return what statements assign: names, attributes and items, as they are written."""
-    nodes = (each for one in statements for each in ast.walk(one) if isinstance(each, ast.expr))
+    nodes = nodes_in(statements, ast.expr)
     return {ast.unparse(each) for each in nodes if isinstance(getattr(each, "ctx", None), ast.Store)}
 
 
@@ -54,7 +55,7 @@ def is_local(module: Module, node: ast.AST, name: str) -> bool:
     return any(name in module.shadowing[each] for each in module.around(node) if isinstance(each, Function))
 
 
-def crossed_branches(module: Module, _side: Side) -> Iterator[Place]:
+def crossed_branches(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `"pool" if is_reward else "pool_reward"`, and two guards of which each sets what the other one asks.
 
     Only flags that say what something is: `"cpu" if use_gpu else "cpu-gpu"` tells where the rest is kept.
@@ -69,17 +70,16 @@ def crossed_branches(module: Module, _side: Side) -> Iterator[Place]:
         # Two names of one kind, of which one says what was asked for.
         same_kind = said_here & (said_there - words)
         if words and words <= said_there and not words & said_here and same_kind and not _NEGATIONS & said_there:
-            said = f"`{ast.unparse(other)}` is what is chosen where `{ast.unparse(asked)}` does not hold"
-            yield Place(module.path, choice.lineno, said)
+            yield choice, f"`{ast.unparse(other)}` is what is chosen where `{ast.unparse(asked)}` does not hold"
     for block in blocks(module):
         for first, second in itertools.pairwise(block):
             if isinstance(first, ast.If) and isinstance(second, ast.If):
                 if not first.orelse and _broken_chain([(first.test, first.body), *branches(second)]):
                     said = f"`if {ast.unparse(second.test)}` ends the chain that `if {ast.unparse(first.test)}` begins"
-                    yield Place(module.path, second.lineno, said)
+                    yield second, said
                 name, value = _guarded_value(first)
                 if name != value and _guarded_value(second) == (value, name):
-                    yield Place(module.path, first.lineno, f"where `{name}` is there, `{value}` is used")
+                    yield first, f"where `{name}` is there, `{value}` is used"
 
 
 def _broken_chain(chain: list[tuple[ast.expr | None, list[ast.stmt]]]) -> bool:
@@ -99,7 +99,7 @@ def _broken_chain(chain: list[tuple[ast.expr | None, list[ast.stmt]]]) -> bool:
 
 def _words(node: ast.expr) -> set[str]:
     """Return the words of the strings in an expression."""
-    texts = (each.value for each in ast.walk(node) if isinstance(each, ast.Constant) and isinstance(each.value, str))
+    texts = (each.value for each in nodes_in(node, ast.Constant) if isinstance(each.value, str))
     return {word for text in texts for word in re.split(r"[\W_]+", text.lower()) if word}
 
 
@@ -110,7 +110,7 @@ def _guarded_value(node: ast.If) -> tuple[str, str]:
     return (ast.unparse(node.test), ast.unparse(value)) if isinstance(value, ast.Name | ast.Attribute) else ("", "")
 
 
-def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
+def truth_of_function(module: Module, side: Side) -> Iterator[Hit]:
     """Find a condition on a function, or on a lazy iterator, which holds whatever is asked."""
     for node in _asked(module):
         asked = node.func if isinstance(node, ast.Call) else None
@@ -120,17 +120,15 @@ def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
             target = side.named(module, asked.id) if isinstance(asked, ast.Name) and ours else None
             marks = target[1].decorator_list if target is not None and isinstance(target[1], Function) else []
             if lock or (len(marks) == 1 and last_name(marks[0]) in {"contextmanager", "asynccontextmanager"}):
-                said = f"`{ast.unparse(asked)}(...)` is always true: it is for `with`, which enters it"
-                yield Place(module.path, node.lineno, said)
+                yield node, f"`{ast.unparse(asked)}(...)` is always true: it is for `with`, which enters it"
         if _is_lock(module, node):
-            yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` is a lock: it is always true, and not taken")
+            yield node, f"`{ast.unparse(node)}` is a lock: it is always true, and not taken"
         if not isinstance(node, ast.Name):
             continue
         if _is_function(module, side, node):
-            said = f"`{node.id}` is a function, and is not called: it is always true"
-            yield Place(module.path, node.lineno, said)
+            yield node, f"`{node.id}` is a function, and is not called: it is always true"
         function = module.function_of(node)
-        stores = (each for each in (own_nodes(function) if function else ()) if isinstance(each, ast.Name))
+        stores = own_nodes(function, ast.Name)
         before = [each for each in stores if isinstance(each.ctx, ast.Store) and each.id == node.id]
         before = [each for each in before if each.lineno < node.lineno]
         made = module.parents.get(max(before, key=lambda each: each.lineno)) if before else None
@@ -139,7 +137,7 @@ def truth_of_function(module: Module, side: Side) -> Iterator[Place]:
         value = made.value if isinstance(made, ast.Assign) and together and made.targets[0] in before else None
         called = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in _LAZY
         if called or isinstance(value, ast.GeneratorExp):
-            yield Place(module.path, node.lineno, f"`{node.id}` is an iterator, which is true even when it is empty")
+            yield node, f"`{node.id}` is an iterator, which is true even when it is empty"
 
 
 _LOCKS: Final = frozenset({"BoundedSemaphore", "Condition", "Lock", "RLock", "Semaphore"})
@@ -150,7 +148,7 @@ def _is_lock(module: Module, node: ast.expr) -> bool:
     name = last_name(node)
     if "lock" not in name.lower() and "semaphore" not in name.lower():
         return False
-    stores: list[ast.Assign | ast.AnnAssign] = [*module.nodes(ast.Assign), *module.nodes(ast.AnnAssign)]
+    stores = list(module.nodes(ast.Assign, ast.AnnAssign))
     targets = {each: each.targets if isinstance(each, ast.Assign) else [each.target] for each in stores}
     made = [each.value for each in stores if any(last_name(one) == name for one in targets[each])]
     return bool(made) and all(isinstance(each, ast.Call) and last_name(each.func) in _LOCKS for each in made)
@@ -171,9 +169,8 @@ def _is_function(module: Module, side: Side, node: ast.Name) -> bool:
 
 def _asked(module: Module) -> Iterator[ast.expr]:
     """Yield expressions of which only the truth is asked."""
-    choices: list[ast.If | ast.While | ast.IfExp | ast.Assert] = [*module.nodes(ast.If), *module.nodes(ast.While)]
-    choices += [*module.nodes(ast.IfExp), *module.nodes(ast.Assert)]
-    yield from (node.test for node in choices)
+    yield from (node.test for node in module.nodes(ast.If, ast.While))
+    yield from (node.test for node in module.nodes(ast.IfExp, ast.Assert))
     yield from (node.operand for node in module.nodes(ast.UnaryOp) if isinstance(node.op, ast.Not))
     for both in module.nodes(ast.BoolOp):
         yield from both.values if isinstance(module.parents.get(both), ast.If | ast.While | ast.Assert) else ()

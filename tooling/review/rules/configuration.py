@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Set
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.side import Side
 
@@ -32,7 +33,7 @@ def _fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
     return [each for each in fields if "ClassVar" not in ast.unparse(each.annotation)]
 
 
-def field_order(module: Module, _side: Side) -> Iterator[Place]:
+def field_order(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a field without a default behind one that has a default."""
     for node in module.nodes(ast.ClassDef):
         decorator = _dataclass_decorator(node)
@@ -46,9 +47,7 @@ def field_order(module: Module, _side: Side) -> Iterator[Place]:
                 seen = seen or ast.unparse(each.target)
             elif seen and each.value is None:
                 name = ast.unparse(each.target)
-                yield Place(
-                    module.path, each.lineno, f"`{node.name}.{name}` has no default, `{seen}` before it has one"
-                )
+                yield each, f"`{node.name}.{name}` has no default, `{seen}` before it has one"
 
 
 class _Done(StrEnum):
@@ -61,16 +60,16 @@ class _Done(StrEnum):
     REPLACED = "replaces it"
 
 
-def mutable_default(module: Module, _side: Side) -> Iterator[Place]:
+def mutable_default(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a list or dict as default that the function changes, or that is changed where it is kept."""
     yield from _mutable_defaults(module, {_Done.CHANGED})
     for node in module.nodes(ast.Call):
         value = keyword(node, "default") if module.dotted(node.func) in _FIELDS else None
         if isinstance(value, _MUTABLE):
-            yield Place(module.path, value.lineno, "dataclasses refuse a mutable default: the class cannot be made")
+            yield value, "dataclasses refuse a mutable default: the class cannot be made"
 
 
-def default_kept(module: Module, _side: Side) -> Iterator[Place]:
+def default_kept(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a list or dict as default that an object keeps, or that the function replaces where it is None."""
     yield from _mutable_defaults(module, {_Done.KEPT, _Done.TAKEN_FOR_NONE})
 
@@ -78,7 +77,7 @@ def default_kept(module: Module, _side: Side) -> Iterator[Place]:
 _MUTABLE: Final = (ast.List, ast.Dict, ast.Set)
 
 
-def _mutable_defaults(module: Module, wanted: Set[_Done]) -> Iterator[Place]:
+def _mutable_defaults(module: Module, wanted: Set[_Done]) -> Iterator[Hit]:
     """Find lists and dicts that are defaults, with which a function does one of these."""
     given = [
         (function, name, default)
@@ -86,23 +85,22 @@ def _mutable_defaults(module: Module, wanted: Set[_Done]) -> Iterator[Place]:
         for name, default in defaults_of(function.args)
         if isinstance(default, _MUTABLE)
     ]
-    nodes = [*module.nodes(ast.Subscript), *module.nodes(ast.Attribute)] if given else []
+    nodes = list(module.nodes(ast.Subscript, ast.Attribute)) if given else []
     changed = [each.value for each in nodes if isinstance(each, ast.Subscript) and not isinstance(each.ctx, ast.Load)]
     changed += [each.value for each in nodes if isinstance(each, ast.Attribute) and each.attr in _MUTATORS]
     changed_later = {each.attr for each in changed if isinstance(each, ast.Attribute)}
     for function, name, default in given:
         done = _what_is_done(module, function, name, changed_later)
         if done in wanted:
-            said = f"the default of `{name}` is shared by all calls of `{function.name}`, which {done}"
-            yield Place(module.path, default.lineno, said)
+            yield default, f"the default of `{name}` is shared by all calls of `{function.name}`, which {done}"
 
 
 def _what_is_done(module: Module, function: Function, name: str, changed_later: Collection[str]) -> _Done:
     """Return what becomes of a parameter, up to where it is replaced. changed_later: attributes that the file
     changes."""
     found = _Done.NOTHING
-    for node in own_nodes(function):
-        if not isinstance(node, ast.Name) or node.id != name:
+    for node in own_nodes(function, ast.Name):
+        if node.id != name:
             continue
         parent = module.parents[node]
         around = module.parents.get(parent)
@@ -127,18 +125,17 @@ def _what_is_done(module: Module, function: Function, name: str, changed_later: 
     return found
 
 
-def assert_in_post_init(module: Module, _side: Side) -> Iterator[Place]:
+def assert_in_post_init(module: Module, _side: Side) -> Iterator[Hit]:
     """Find validation of user input that `python -O` removes."""
     for function in module.functions():
         owner = module.class_of(function)
         if function.name != "__post_init__" or owner is None or not owner.name.endswith(("Config", "Args", "Options")):
             continue
-        for node in own_nodes(function):
-            if isinstance(node, ast.Assert):
-                yield Place(module.path, node.lineno, f"`{owner.name}` checks what users wrote with `assert`")
+        for node in own_nodes(function, ast.Assert):
+            yield node, f"`{owner.name}` checks what users wrote with `assert`"
 
 
-def literal_field(module: Module, _side: Side) -> Iterator[Place]:
+def literal_field(module: Module, _side: Side) -> Iterator[Hit]:
     """`Literal` in a dataclass of a module whose configs go through OmegaConf."""
     uses = {each.attr for each in module.nodes(ast.Attribute) if module.dotted(each.value) == "omegaconf.OmegaConf"}
     # What only reads a file gives no class to OmegaConf.
@@ -149,7 +146,7 @@ def literal_field(module: Module, _side: Side) -> Iterator[Place]:
         given = re.search(rf"[(=]{node.name}\b(?!\()", module.text) or _OF_SETTINGS.search(node.name)
         for each in _fields(node) if given and _dataclass_decorator(node) else ():
             if "Literal[" in ast.unparse(each.annotation):
-                yield Place(module.path, each.lineno, f"`{node.name}.{ast.unparse(each.target)}` is a Literal")
+                yield each, f"`{node.name}.{ast.unparse(each.target)}` is a Literal"
 
 
 _OF_SETTINGS: Final = re.compile(r"Arg|Cfg|Config|Option|Param|Setting|Spec")

@@ -10,14 +10,15 @@ from collections import defaultdict
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes
+from tooling.python.module import Function, last_name, nodes_in, own_nodes
 from tooling.python.symbols.calls import positional, written_signature
-from tooling.review.records import Place, Rule, Severity
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -40,7 +41,7 @@ _CLOSE: Final = 0.87
 """Likeness of two names of which one is taken for the other misspelt."""
 
 
-def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
+def guard_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
     """Find what is used where it can only be None, and an error about what is missing where it is there."""
     for node in module.nodes(ast.If):
         both = node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.And) else []
@@ -54,13 +55,13 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
                 used = next((each for each in reading if ast.unparse(each.args[0]) == name), None)
                 used = used or _first_use(module, node.body, name)
             if used is not None:
-                yield Place(module.path, used.lineno, f"`{ast.unparse(used)}` where `{name}` is None")
+                yield used, f"`{ast.unparse(used)}` where `{name}` is None"
         name, is_none = _compared_with_none(node.test)
         if name and not is_none and not node.orelse and isinstance(node.body[-1], _LEAVES):
             used = _first_use(module, _following(module, node), name) or _read_next(_following(module, node), name)
             used = used or _handed_on(node.body, _following(module, node), name)
             if used is not None:
-                yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where `{name}` is None")
+                yield node, f"goes on with `{ast.unparse(used)}` only where `{name}` is None"
         if not node.orelse and isinstance(node.body[-1], _LEAVES):
             yield from _left_when_there(module, node)
         if (
@@ -70,26 +71,25 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Place]:
         ):
             off = _plain_name(node.test.operand)
             if off and _calls_unsupported(node.body[0], off):
-                yield Place(module.path, node.lineno, f"says that `{off}` is not supported where it is off")
+                yield node, f"says that `{off}` is not supported where it is off"
             asked = node.test.operand
             kind = asked.args[1:] if isinstance(asked, ast.Call) and last_name(asked.func) == "isinstance" else []
             text = " ".join(_texts(node.body[0]))
             if kind and _DEPRECATES.search(text) and not re.search(r"\bnot\b|must|expected", text):
-                said = f"says that a `{ast.unparse(kind[0])}` is deprecated where there is none"
-                yield Place(module.path, node.lineno, said)
+                yield node, f"says that a `{ast.unparse(kind[0])}` is deprecated where there is none"
         reasons = _raised_where_right(node.test, node.body[-1]) if isinstance(node.body[-1], ast.Raise) else iter(())
         for said in itertools.islice(reasons, 1):
-            yield Place(module.path, node.lineno, said)
+            yield node, said
         whole = isinstance(node.test, ast.Name | ast.Attribute)
         there = name if name and not is_none else ast.unparse(node.test) if whole else ""
         if isinstance(node.test, ast.Call) and last_name(node.test.func) == "hasattr" and len(node.test.args) == 2:
             there = ast.unparse(node.test.args[1]).strip("'\"")
         if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
-            yield Place(module.path, node.lineno, f"says that `{there}` is missing where it is there")
+            yield node, f"says that `{there}` is missing where it is there"
     yield from _turned_twins(module)
 
 
-def _turned_twins(module: Module) -> Iterator[Place]:
+def _turned_twins(module: Module) -> Iterator[Hit]:
     """Find the one `if on_main(): return` beside several `if not on_main(): return` in front of the same statement."""
     groups: defaultdict[tuple[str, ...], list[tuple[bool, ast.If]]] = defaultdict(list)
     for node in module.nodes(ast.If):
@@ -107,14 +107,13 @@ def _turned_twins(module: Module) -> Iterator[Place]:
         odd = [(turned, node) for turned, node in guards if sum(each is turned for each, _ in guards) == 1]
         alone = len(guards) > len(odd) == 1
         if alone or (len(odd) == len(guards) == 2 and _ON_ONE.search(ast.unparse(odd[1][1].test))):
-            said = f"leaves where `{ast.unparse(odd[-1][1].test)}`, and its like where not"
-            yield Place(module.path, odd[-1][1].lineno, said)
+            yield odd[-1][1], f"leaves where `{ast.unparse(odd[-1][1].test)}`, and its like where not"
 
 
 _ON_ONE: Final = re.compile(r"main|master|rank|zero|primary")
 
 
-def _left_when_there(module: Module, node: ast.If) -> Iterator[Place]:
+def _left_when_there(module: Module, node: ast.If) -> Iterator[Hit]:
     """Find what goes on only where something is empty or not there, and takes it all the same: `if rows: return` before
     `rows[0]`, `if hasattr(x, "y"): return` before `x.y.z`; and `if x is None: return x` before `x = make()`."""
     rest = _following(module, node)
@@ -125,25 +124,25 @@ def _left_when_there(module: Module, node: ast.If) -> Iterator[Place]:
     taken = _read_next(rest, name) if name and not _FLAG.search(last_word(name)) else None
     part = re.match(r"(?:enable|use|with)_(\w+)$", last_word(name))
     if part is not None and part[1] in module.imported and any(f"{part[1]}." in ast.unparse(each) for each in rest):
-        yield Place(module.path, node.lineno, f"goes on with `{part[1]}` only where `{name}` is off")
+        yield node, f"goes on with `{part[1]}` only where `{name}` is off"
     if taken is not None and not isinstance(index, ast.Constant):
-        yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(taken)}` only where `{name}` is empty")
+        yield node, f"goes on with `{ast.unparse(taken)}` only where `{name}` is empty"
     if used is not None and isinstance(index, ast.Constant) and type(index.value) is int:
-        yield Place(module.path, node.lineno, f"goes on with `{ast.unparse(used)}` only where `{name}` is empty")
+        yield node, f"goes on with `{ast.unparse(used)}` only where `{name}` is empty"
     found = asked.left if isinstance(asked, ast.Compare) and isinstance(asked.ops[0], ast.IsNot) else asked
     if isinstance(found, ast.Call) and (needed := _needs_it(module, rest, found)):
-        yield Place(module.path, node.lineno, f"goes on with `{needed}` only where `{ast.unparse(asked)}` is false")
+        yield node, f"goes on with `{needed}` only where `{ast.unparse(asked)}` is false"
     name, is_none = _compared_with_none(node.test)
     left = node.body[0].value if isinstance(node.body[0], ast.Return) else None
     if is_none and left is not None and ast.unparse(left) == name:
-        uses = [each for one in rest for each in ast.walk(one) if isinstance(each, ast.expr)]
+        uses = nodes_in(rest, ast.expr)
         uses = [each for each in uses if isinstance(each, ast.Name | ast.Attribute) and ast.unparse(each) == name]
         first = min(uses, key=lambda each: (each.lineno, each.col_offset), default=None)
         made = module.parents.get(first) if first is not None else None
         if isinstance(made, ast.Assign) and made in rest and made.targets == [first] and len(uses) > 1:
-            own = any(ast.unparse(each) == name for each in ast.walk(made.value) if isinstance(each, ast.expr))
+            own = any(ast.unparse(each) == name for each in nodes_in(made.value, ast.expr))
             if not own:
-                yield Place(module.path, node.lineno, f"returns where `{name}` is None, and makes it where it is there")
+                yield node, f"returns where `{name}` is None, and makes it where it is there"
 
 
 def _needs_it(module: Module, rest: Sequence[ast.stmt], asked: ast.Call) -> str:
@@ -189,7 +188,7 @@ def _opened(statements: Sequence[ast.stmt], path: str) -> ast.Call | None:
         heads = [each.context_expr for each in statement.items] if isinstance(statement, ast.With) else [statement]
         if isinstance(statement, ast.If | ast.For | ast.While):
             return None
-        for call in (each for head in heads for each in ast.walk(head) if isinstance(each, ast.Call)):
+        for call in nodes_in(heads, ast.Call):
             given = [ast.unparse(each) for each in call.args]
             mode = given[1] if len(given) > 1 else "'r'"
             own = isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == path
@@ -209,7 +208,7 @@ def _first_mention(rest: Sequence[ast.stmt], name: str) -> tuple[ast.stmt, list[
     """Find the first statement that reads a name and gives it no value, with the places; of an attribute only the next
     statement counts: others may set it."""
     for statement in rest[:1] if "." in name else rest:
-        nodes = [each for each in ast.walk(statement) if isinstance(each, ast.Name | ast.Attribute)]
+        nodes = nodes_in(statement, ast.Name, ast.Attribute)
         nodes = [each for each in nodes if ast.unparse(each) == name]
         if nodes:
             return (statement, list(nodes)) if all(isinstance(each.ctx, ast.Load) for each in nodes) else None
@@ -225,7 +224,7 @@ def _read_next(rest: Sequence[ast.stmt], name: str) -> ast.expr | None:
         return None
     value = statement.items[0].context_expr if isinstance(statement, ast.With) else getattr(statement, "iter", None)
     value = statement.test if isinstance(statement, ast.If) else value or getattr(statement, "value", None)
-    for call in (each for each in ast.walk(value) if isinstance(each, ast.Call)) if value is not None else ():
+    for call in nodes_in(value, ast.Call) if value is not None else ():
         size = 2 if last_name(call.func) == "isinstance" else 1
         of = call.args[0] if len(call.args) == size and last_name(call.func) in _TAKE_SOMETHING else None
         if of in nodes:
@@ -502,10 +501,10 @@ def last_word(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def argument_order(module: Module, side: Side) -> Iterator[Place]:
+def argument_order(module: Module, side: Side) -> Iterator[Hit]:
     """Find two arguments whose names are those of each other's parameters, and `for sp, req in zip(requests,
     sampling_params)`."""
-    loops: list[ast.For | ast.comprehension] = [*module.nodes(ast.For), *module.nodes(ast.comprehension)]
+    loops = list(module.nodes(ast.For, ast.comprehension))
     for loop in loops:
         taken, over = loop.target, loop.iter
         if isinstance(over, ast.Call) and last_name(over.func) == "enumerate" and isinstance(taken, ast.Tuple):
@@ -514,7 +513,7 @@ def argument_order(module: Module, side: Side) -> Iterator[Place]:
             pairs = list(zip(map(last_name, taken.elts), map(last_name, over.args), strict=False))
             for (one, its), (other, theirs) in itertools.combinations(pairs, 2):
                 if _item_like(one, theirs) and _item_like(other, its) and not _item_like(one, its):
-                    yield Place(module.path, taken.lineno, f"`{one}` and `{other}` come from `{its}` and `{theirs}`")
+                    yield taken, f"`{one}` and `{other}` come from `{its}` and `{theirs}`"
     for node in module.nodes(ast.Call):
         words = _argument_names(node)
         around = module.function_of(node)
@@ -524,19 +523,18 @@ def argument_order(module: Module, side: Side) -> Iterator[Place]:
             continue
         target = _target(module, side, node) or {}
         names = list(target)
-        calls = [each for each in (own_nodes(around) if around else ()) if isinstance(each, ast.Call)]
+        calls = own_nodes(around, ast.Call)
         others = [_argument_names(each) for each in calls if last_name(each.func) == last_name(node.func)]
         for i, word in enumerate(words):
             j = names.index(word) if len(word) > 1 and word in names else i
             optional = i < len(names) and target[names[i]]
             if j != i and j >= len(words) and optional and _takes_another(node, names[i], word):
                 said = f"`{ast.unparse(node.func)}` takes `{names[i]}` here, and `{word}` is a parameter of its own"
-                yield Place(module.path, node.lineno, said)
+                yield node, said
             if i < j < len(words) and i < len(names) and words[j] == names[i]:
                 if any(each[j : j + 1] == [word] and each[i : i + 1] == [words[j]] for each in others):
                     continue  # `kl(p, q) + kl(q, p)` means both
-                said = f"`{ast.unparse(node.func)}` takes `{names[i]}` before `{names[j]}`"
-                yield Place(module.path, node.lineno, said)
+                yield node, f"`{ast.unparse(node.func)}` takes `{names[i]}` before `{names[j]}`"
 
 
 def _item_like(item: str, rows: str) -> bool:
@@ -595,24 +593,24 @@ def _positional(function: Function, *, bound: bool = False) -> dict[str, bool]:
 _ERRORS: Final = re.compile(r"^[A-Z]\w*(Error|Exception)$")
 
 
-def error_not_raised(module: Module, _side: Side) -> Iterator[Place]:
+def error_not_raised(module: Module, _side: Side) -> Iterator[Hit]:
     """Find an exception of any library that a statement makes and drops; ruff knows those of Python alone."""
     for node in module.nodes(ast.Expr):
         call = node.value
         if isinstance(call, ast.Call) and _ERRORS.match(last_name(call.func)) and (call.args or call.keywords):
             withs = (each.items[0] for each in module.around(node) if isinstance(each, ast.With))
             if not any("raises" in ast.unparse(each).lower() for each in withs):
-                yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}` is made, and not raised")
+                yield node, f"`{ast.unparse(call.func)}` is made, and not raised"
 
 
-def misspelt_attribute(module: Module, side: Side) -> Iterator[Place]:
+def misspelt_attribute(module: Module, side: Side) -> Iterator[Hit]:
     """Find `self.stepcount` where the class sets `self.step_count`, and nothing in the repository has such a name."""
     for owner in module.nodes(ast.ClassDef):
-        found = [each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and _of_self(each)]
+        found = [each for each in nodes_in(owner, ast.Attribute) if _of_self(each)]
         stored = {each.attr for each in found if isinstance(each.ctx, ast.Store)}
         loaded = {each.attr for each in found if isinstance(each.ctx, ast.Load)}
         known = stored | {each.name for each in owner.body if isinstance(each, Function)}
-        known |= {each.id for each in ast.walk(owner) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+        known |= {each.id for each in nodes_in(owner, ast.Name) if isinstance(each.ctx, ast.Store)}
         for node in found:
             if not isinstance(node.ctx, ast.Load) or node.attr in known or len(node.attr) < 5:
                 continue
@@ -624,8 +622,7 @@ def misspelt_attribute(module: Module, side: Side) -> Iterator[Place]:
             if known_here or any(isinstance(each.ctx, ast.Store) for each in reads):
                 continue
             if side.grep([node.attr], "*.py") in ([module.path], []):
-                said = f"nothing sets `self.{node.attr}`; `{owner.name}` sets `self.{like}`"
-                yield Place(module.path, node.lineno, said)
+                yield node, f"nothing sets `self.{node.attr}`; `{owner.name}` sets `self.{like}`"
 
 
 def _of_self(node: ast.Attribute) -> bool:

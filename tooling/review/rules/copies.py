@@ -8,15 +8,16 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name
+from tooling.python.module import Function, last_name, nodes_in
 from tooling.python.source import dotted_name
-from tooling.review.records import Place, Rule, Severity
+from tooling.review.records import Rule, Severity
 from tooling.review.rules.conditions import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -27,7 +28,7 @@ _ASKS: Final = (ast.Assert, ast.BoolOp, ast.If, ast.IfExp, ast.Try, ast.While)
 """What may have asked for None before the line inside it."""
 
 
-def half_renamed(module: Module, _side: Side) -> Iterator[Place]:
+def half_renamed(module: Module, _side: Side) -> Iterator[Hit]:
     """Find two statements that differ in one word throughout, but for a name where it was left.
 
     chosen_logps = logps(chosen_ids, chosen_mask)
@@ -49,8 +50,8 @@ def half_renamed(module: Module, _side: Side) -> Iterator[Place]:
             renamed = [pair for pair in pairs if pair == (here, there)]
             left = [
                 each.id
-                for each in ast.walk(other.value)
-                if isinstance(each, ast.Name) and "_" in each.id and here in _words(each) and there not in _words(each)
+                for each in nodes_in(other.value, ast.Name)
+                if "_" in each.id and here in _words(each) and there not in _words(each)
             ]
             shape = re.sub(r"\w+", "w", ast.unparse(one.value)) == re.sub(r"\w+", "w", ast.unparse(other.value))
             named = any(isinstance(each, ast.Name) and there in _words(each) for each in ast.walk(other.value))
@@ -59,7 +60,7 @@ def half_renamed(module: Module, _side: Side) -> Iterator[Place]:
             # The name that was meant has to be there.
             meant = "_".join(there if word == here else word for word in left[0].split("_"))
             if meant in module.bindings or meant in module.shadowing[module.function_of(other) or module.tree]:
-                yield Place(module.path, other.lineno, f"`{left[0]}` beside `{there}`: `{meant}` is there too")
+                yield other, f"`{left[0]}` beside `{there}`: `{meant}` is there too"
 
 
 _COMMON: Final = frozenset({"0", "1", "2", "a", "b", "i", "j", "n", "old", "new", "x", "y"})
@@ -70,7 +71,7 @@ def _words(node: ast.expr) -> list[str]:
     return [word for word in re.split(r"[^A-Za-z0-9]+|_", ast.unparse(node)) if word]
 
 
-def wrapped_another(module: Module, _side: Side) -> Iterator[Place]:
+def wrapped_another(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `if isinstance(until, str): until = [kwargs]`, which makes a list of something else than was asked about."""
     for node in module.nodes(ast.If):
         asked = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
@@ -85,7 +86,7 @@ def wrapped_another(module: Module, _side: Side) -> Iterator[Place]:
         items = made.elts if isinstance(made, ast.List | ast.Tuple) and len(made.elts) == 1 else []
         other = dotted_name(items[0]) if items else ""
         if name and other and other != name and dotted_name(first.targets[0]) == name and len(node.body) == 1:
-            yield Place(module.path, first.lineno, f"`{name}` is asked about, and `{other}` is put into a list")
+            yield first, f"`{name}` is asked about, and `{other}` is put into a list"
 
 
 _PURE: Final = frozenset(
@@ -93,7 +94,7 @@ _PURE: Final = frozenset(
 )
 
 
-def same_twice(module: Module, _side: Side) -> Iterator[Place]:
+def same_twice(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `x - x`, `a and a`, `x if c else x`, and `x[:, 1:] = x[:, 1:]`."""
     pairs: list[tuple[ast.expr, ast.expr, ast.AST]] = []
     # `done ^ done` makes zeros of that shape.
@@ -103,14 +104,14 @@ def same_twice(module: Module, _side: Side) -> Iterator[Place]:
     pairs += [(each.body, each.orelse, each) for each in module.nodes(ast.IfExp)]
     pairs += [(each.targets[0], each.value, each) for each in module.nodes(ast.Assign)]
     for one, other, node in pairs:
-        calls = [each for each in ast.walk(one) if isinstance(each, ast.Call)]
+        calls = nodes_in(one, ast.Call)
         pure = all(last_name(each.func) in _PURE for each in calls) or isinstance(node, ast.IfExp)
         plain = isinstance(one, ast.Constant) or (isinstance(node, ast.Assign) and not isinstance(one, ast.Subscript))
         if type(one) is type(other) and pure and not plain and ast.unparse(one) == ast.unparse(other):
-            yield Place(module.path, one.lineno, f"`{ast.unparse(one)}` stands on both sides")
+            yield one, f"`{ast.unparse(one)}` stands on both sides"
 
 
-def never_reached(module: Module, _side: Side) -> Iterator[Place]:
+def never_reached(module: Module, _side: Side) -> Iterator[Hit]:
     """Find the first statement behind one that always leaves."""
     for block in blocks(module):
         for one, other in itertools.pairwise(block):
@@ -123,11 +124,10 @@ def never_reached(module: Module, _side: Side) -> Iterator[Place]:
             function = module.function_of(one)
             off = isinstance(function, Function) and one in function.body[:2]
             if isinstance(one, _LEAVES) and not kept and not stub and not off:
-                said = f"nothing reaches this line behind `{type(one).__name__.lower()}`"
-                yield Place(module.path, other.lineno, said)
+                yield other, f"nothing reaches this line behind `{type(one).__name__.lower()}`"
 
 
-def maybe_missing(module: Module, _side: Side) -> Iterator[Place]:
+def maybe_missing(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `re.match(...).group()`, `os.environ.get(...).split()` and `row.get("a")["b"]`: nothing asks for None; and
     `row.get("a") > 1`."""
     for compared in module.nodes(ast.Compare):
@@ -143,8 +143,8 @@ def maybe_missing(module: Module, _side: Side) -> Iterator[Place]:
         )
         holder = next((each for each in module.around(compared) if isinstance(each, ast.stmt)), compared)
         if gets and isinstance(compared.ops[0], _ORDERS) and ast.unparse(holder).count(written) == 1:
-            yield Place(module.path, compared.lineno, f"`{written}` may be None, which has no order")
-    nodes: list[ast.Attribute | ast.Subscript] = [*module.nodes(ast.Attribute), *module.nodes(ast.Subscript)]
+            yield compared, f"`{written}` may be None, which has no order"
+    nodes = list(module.nodes(ast.Attribute, ast.Subscript))
     for node in nodes:
         call = node.value
         if not isinstance(call, ast.Call) or call.keywords or not isinstance(call.func, ast.Attribute):
@@ -159,7 +159,7 @@ def maybe_missing(module: Module, _side: Side) -> Iterator[Place]:
         asked = any(isinstance(each, _ASKS) for each in module.around(node))
         asked |= any(part.ifs for each in module.around(node) for part in getattr(each, "generators", ()))
         if (found or (keyed and isinstance(node, ast.Subscript))) and not asked:
-            yield Place(module.path, node.lineno, f"`{ast.unparse(call)}` may be None")
+            yield node, f"`{ast.unparse(call)}` may be None"
 
 
 _ORDERS: Final = (ast.Gt, ast.GtE, ast.Lt, ast.LtE)

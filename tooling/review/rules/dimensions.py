@@ -8,14 +8,15 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.python.module import keyword, last_name, own_nodes
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import keyword, last_name, nodes_in, own_nodes
+from tooling.review.records import Rule, Severity
 from tooling.review.rules.conditions import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _OVER_CLASSES: Final = frozenset({"argmax", "log_softmax", "logsumexp", "normalize", "softmax", "topk"})
@@ -36,7 +37,7 @@ def _number(node: ast.expr | None) -> int | None:
     return number if type(number) is int else None
 
 
-def over_rows(module: Module, _side: Side) -> Iterator[Place]:
+def over_rows(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `logits.softmax(dim=0)`: it compares rows of the batch. One row, `logits[i]`, is left alone."""
     for call in module.nodes(ast.Call):
         if (
@@ -54,18 +55,15 @@ def over_rows(module: Module, _side: Side) -> Iterator[Place]:
             value = value.left
         if isinstance(value, ast.Name | ast.Attribute) and _OF_CLASSES.search(last_name(value)):
             function = module.function_of(call)
-            others = [
-                each for each in own_nodes(function or module.tree) if isinstance(each, ast.Call) and each is not call
-            ]
+            others = [each for each in own_nodes(function or module.tree, ast.Call) if each is not call]
             single = re.search(rf"\b{last_name(value)} = .*(\[-?\w+\]|squeeze\(0?\))$", module.text, re.MULTILINE)
             if not single and not any(
                 _dimension(each) == 0 and last_name(each.func) in _OVER_CLASSES for each in others
             ):
-                said = f"`{ast.unparse(call.func)}` over dim 0 of `{ast.unparse(value)}` mixes the rows of a batch"
-                yield Place(module.path, call.lineno, said)
+                yield call, f"`{ast.unparse(call.func)}` over dim 0 of `{ast.unparse(value)}` mixes the rows of a batch"
 
 
-def along_batch(module: Module, _side: Side) -> Iterator[Place]:
+def along_batch(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `attention_mask.cumsum(dim=0)`, which counts over rows of a batch, and `cat((freqs, freqs), dim=0)` whose
     cosine is taken: rotary angles are doubled along the last dimension."""
     for call in module.nodes(ast.Call):
@@ -83,26 +81,26 @@ def along_batch(module: Module, _side: Side) -> Iterator[Place]:
             and last_name(of) in _PADDED
             and (name in {"cumsum", "argmax"} or (name == "sum" and lengths))
         ):
-            yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` goes over the rows of a batch")
+            yield call, f"`{ast.unparse(call)}` goes over the rows of a batch"
         parts = getattr(call.args[0], "elts", []) if call.args and name in {"cat", "concat"} else []
         doubled = len(parts) == 2 and ast.unparse(parts[0]) == ast.unparse(parts[1])
         target = last_name(held.targets[0]) if isinstance(held, ast.Assign) else ""
         if doubled and target and function is not None and f"{target}.cos()" in ast.unparse(function):
-            yield Place(module.path, call.lineno, f"`{ast.unparse(call)}` doubles rows, and not angles")
+            yield call, f"`{ast.unparse(call)}` doubles rows, and not angles"
 
 
 _PADDED: Final = frozenset({"action_mask", "attention_mask", "completion_mask", "loss_mask", "response_mask"})
 """Masks that have a row for each sequence of a batch."""
 
 
-def unlike_twin(module: Module, _side: Side) -> Iterator[Place]:
+def unlike_twin(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `ids = cat([prompt_ids, answer_ids], dim=1)` beside `mask = cat([prompt_mask, answer_mask], dim=0)`, and one
     of three branches that joins the same name along another dimension."""
     for function in module.functions():
         twins: defaultdict[tuple[str, ...], list[ast.Call]] = defaultdict(list)
         branches: defaultdict[str, list[ast.Call]] = defaultdict(list)
-        for call in own_nodes(function):
-            if not isinstance(call, ast.Call) or last_name(call.func) not in _JOINS or _dimension(call) is None:
+        for call in own_nodes(function, ast.Call):
+            if last_name(call.func) not in _JOINS or _dimension(call) is None:
                 continue
             parts = _parts(module, call)
             if len(parts) > 1 and all(parts):
@@ -119,8 +117,7 @@ def unlike_twin(module: Module, _side: Side) -> Iterator[Place]:
                 # The one that is alone with its dimension; of two, the later one
                 odd = next((each for each in reversed(calls) if dims.count(_dimension(each)) == 1), calls[-1])
                 first = next(each for each in calls if _dimension(each) != _dimension(odd))
-                said = f"`{ast.unparse(odd)}`: its twin has `dim={_dimension(first)}`"
-                yield Place(module.path, odd.lineno, said, f"{module.path}:{first.lineno}")
+                yield odd, f"`{ast.unparse(odd)}`: its twin has `dim={_dimension(first)}`", first
 
 
 def _parts(module: Module, call: ast.Call) -> list[str]:
@@ -157,7 +154,7 @@ _KINDS: Final = frozenset(
 )
 
 
-def odd_twin(module: Module, _side: Side) -> Iterator[Place]:
+def odd_twin(module: Module, _side: Side) -> Iterator[Hit]:
     """Find two statements side by side that differ in one word throughout, and in a dimension or a comparison.
 
     chosen = chosen_rewards.gather(dim=-1, index=chosen_mask.sum(-1))
@@ -184,8 +181,7 @@ def odd_twin(module: Module, _side: Side) -> Iterator[Place]:
         agree = (_compare(*pair, differ) and all(each[0] == "name" for each in differ) for pair, differ in same.items())
         if not ends or any(agree):
             kind, first, second = hard[0]
-            said = f"`{second}` where its twin has `{first}`: {kind}"
-            yield Place(module.path, other.lineno, said, f"{module.path}:{one.lineno}")
+            yield other, f"`{second}` where its twin has `{first}`: {kind}", one
 
 
 _PLAIN: Final = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return)
@@ -268,14 +264,14 @@ def _compare(one: Any, other: Any, found: list[tuple[str, str, str]], where: str
 _OPPOSED: Final = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 
 
-def cut_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
+def cut_elsewhere(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `cat([turned, x[..., n:]], dim=0)`, whose part was cut along the last dimension, `x.gather(-1, order)` of
     an order along 0, and `cat(x.chunk(2, dim=1), dim=0)`."""
     for function in module.functions() if "dim=" in module.text else ():
         known: dict[str, int] = {}
-        statements = [each for each in own_nodes(function) if isinstance(each, ast.Assign | ast.Expr | ast.Return)]
+        statements = own_nodes(function, ast.Assign, ast.Expr, ast.Return)
         for statement in sorted(statements, key=lambda each: each.lineno):
-            for call in (each for each in ast.walk(statement) if isinstance(each, ast.Call)):
+            for call in nodes_in(statement, ast.Call):
                 name, along = last_name(call.func), _dimension(call)
                 if name == "gather" and along is None and call.args:
                     along = _number(call.args[0])
@@ -294,19 +290,18 @@ def cut_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
                 other = next((each for each in taken if known.get(ast.unparse(each), along) != along), None)
                 if other is not None and along is not None and 0 in {along, known[ast.unparse(other)]}:
                     said = f"`{ast.unparse(other)}` is made along {known[ast.unparse(other)]}, and used along {along}"
-                    yield Place(module.path, call.lineno, said)
+                    yield call, said
                 owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
                 if name == "scatter_" and call.args and (laid := _number(call.args[0])) is not None:
                     known[f"{owner}: laid"] = laid
                 if name == "sum" and keyword(call, "keepdim") and along == 0 and known.get(f"{owner}: laid", 0):
-                    said = f"`{owner}` is filled along {known[f'{owner}: laid']}, and summed along 0"
-                    yield Place(module.path, call.lineno, said)
+                    yield call, f"`{owner}` is filled along {known[f'{owner}: laid']}, and summed along 0"
                 halves = call.args[0] if call.args and name in {"cat", "concat"} else None
                 halves = halves.value if isinstance(halves, ast.Subscript) else halves
                 cut = isinstance(halves, ast.Call) and last_name(halves.func) in {"chunk", "split"}
                 of = _dimension(halves) if isinstance(halves, ast.Call) and cut else None
                 if of is not None and along is not None and of != along and 0 in {of, along}:
-                    yield Place(module.path, call.lineno, f"parts along {of} are joined along {along}")
+                    yield call, f"parts along {of} are joined along {along}"
             if isinstance(statement, ast.Assign):
                 _note_cuts(statement, known)
 
@@ -345,7 +340,7 @@ def _cut_along(node: ast.expr) -> int | None:
     return 0 if isinstance(where, ast.Slice) else None
 
 
-def index_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
+def index_elsewhere(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `x.gather(dim=0, index=i.unsqueeze(-1))`, and `(x * m).sum(dim=0) / m.sum(dim=1)`."""
     for call in module.nodes(ast.Call):
         dim = _dimension(call)
@@ -354,42 +349,37 @@ def index_elsewhere(module: Module, _side: Side) -> Iterator[Place]:
             continue
         grown = index.args[0] if index.args else keyword(index, "dim")
         if last_name(index.func) == "unsqueeze" and grown is not None and {ast.unparse(grown), str(dim)} == {"-1", "0"}:
-            yield Place(
-                module.path,
-                call.lineno,
-                f"`gather` along {dim}, with an index that has one entry along {ast.unparse(grown)}",
-            )
+            yield call, f"`gather` along {dim}, with an index that has one entry along {ast.unparse(grown)}"
     for ratio in module.nodes(ast.BinOp):
         if not isinstance(ratio.op, ast.Div):
             continue
         sums = [
-            next((one for one in ast.walk(each) if isinstance(one, ast.Call) and last_name(one.func) == "sum"), None)
+            next((one for one in nodes_in(each, ast.Call) if last_name(one.func) == "sum"), None)
             for each in (ratio.left, ratio.right)
         ]
         counts, text = sums[1], ast.unparse(ratio.right)
         around = module.function_of(ratio) if sums[0] is not None and counts is None else None
-        for made in own_nodes(around) if around is not None else ():
-            if isinstance(made, ast.Assign) and re.search(rf"\b{re.escape(ast.unparse(made.targets[0]))}\b", text):
+        for made in own_nodes(around, ast.Assign):
+            if re.search(rf"\b{re.escape(ast.unparse(made.targets[0]))}\b", text):
                 summed = made.value if isinstance(made.value, ast.Call) else None
                 if summed is not None and last_name(summed.func) == "sum":
                     counts, text = summed, ast.unparse(summed)
         dims = [_dimension(each) if each is not None else None for each in (sums[0], counts)]
         if None not in dims and dims[0] != dims[1] and 0 in dims and "mask" in text:
-            yield Place(module.path, ratio.lineno, f"sums along {dims[0]} are divided by counts along {dims[1]}")
+            yield ratio, f"sums along {dims[0]} are divided by counts along {dims[1]}"
 
     for taken in module.nodes(ast.Subscript):
         pair = [each for each in (taken.value, taken.slice) if isinstance(each, ast.Call)]
         roots = {ast.unparse(each.func).partition(".")[0] for each in pair if last_name(each.func) in _REDUCES}
         dims = [_dimension(each) for each in pair]
         if len(pair) == 2 and len(roots) == 1 and None not in dims and dims[0] != dims[1] and 0 in dims:
-            said = f"`{ast.unparse(taken)}` takes of what is along {dims[0]} what is along {dims[1]}"
-            yield Place(module.path, taken.lineno, said)
+            yield taken, f"`{ast.unparse(taken)}` takes of what is along {dims[0]} what is along {dims[1]}"
 
 
 _SHAPE: Final = re.compile(r"#\s*(?:\w+:\s*)?(?:shape:?\s*)?[(\[]([^()\[\]]+)[)\]]\s*$", re.IGNORECASE)
 
 
-def shape_said_otherwise(module: Module, _side: Side) -> Iterator[Place]:
+def shape_said_otherwise(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `cat([a, b], dim=0)  # (batch, prompt + answer)`, and a dimension that the shape behind it does not have."""
     for call in module.nodes(ast.Call):
         dim = _dimension(call)
@@ -401,7 +391,7 @@ def shape_said_otherwise(module: Module, _side: Side) -> Iterator[Place]:
         beyond = bool(parts) and "..." not in parts and not -len(parts) <= dim < len(parts)
         elsewhere = len(sums) == 1 and dim not in {sums[0], sums[0] - len(parts)}
         if beyond or elsewhere:
-            yield Place(module.path, call.lineno, f"`dim={dim}`, and the shape behind it is ({', '.join(parts)})")
+            yield call, f"`dim={dim}`, and the shape behind it is ({', '.join(parts)})"
     for both in module.nodes(ast.BinOp):
         pair = [each for each in (both.left, both.right) if isinstance(each, ast.Call)]
         along = [_dimension(each) for each in pair if last_name(each.func) in _REDUCES]
@@ -409,15 +399,14 @@ def shape_said_otherwise(module: Module, _side: Side) -> Iterator[Place]:
             len({last_name(each.func) for each in pair}) == 1 and len(along) == 2 and not isinstance(both.op, ast.Div)
         )
         if alike and None not in along and along[0] != along[1] and 0 in along:
-            said_of = f"`{ast.unparse(both)}`: one along {along[0]}, the other along {along[1]}"
-            yield Place(module.path, both.lineno, said_of)
-    for statement in (*module.nodes(ast.Assign), *module.nodes(ast.Return)):
-        kept = [each for each in ast.walk(statement) if isinstance(each, ast.Call) and keyword(each, "keepdim")]
+            yield both, f"`{ast.unparse(both)}`: one along {along[0]}, the other along {along[1]}"
+    for statement in module.nodes(ast.Assign, ast.Return):
+        kept = [each for each in nodes_in(statement, ast.Call) if keyword(each, "keepdim")]
         dims = {_dimension(each): each for each in kept}
         functions = {last_name(each.func) for each in kept}
         if len(dims) == 2 and None not in dims and 0 in dims and len(functions) == 1:
             said_of = f"`{ast.unparse(dims[0].func)}` along 0, beside one along {next(each for each in dims if each)}"
-            yield Place(module.path, dims[0].lineno, said_of)
+            yield dims[0], said_of
 
 
 _REDUCES: Final = frozenset({"all", "amax", "amin", "any", "argmax", "mean", "norm", "sum"})

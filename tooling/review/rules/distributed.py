@@ -6,13 +6,14 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from tooling.python.module import Function, keyword, last_name, own_nodes, parameters
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, keyword, last_name, names_in, own_nodes, parameters
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 COLLECTIVES = frozenset(
@@ -75,7 +76,7 @@ def group_given(call: ast.Call, name: str) -> bool:
     return len(call.args) > positions.get(name, 4)
 
 
-def group_not_forwarded(module: Module, side: Side) -> Iterator[Place]:
+def group_not_forwarded(module: Module, side: Side) -> Iterator[Hit]:
     """Find a collective on the default group in a function that takes a group, and a call of a function of ours that
     would take it too."""
     for function in module.functions():
@@ -89,7 +90,7 @@ def group_not_forwarded(module: Module, side: Side) -> Iterator[Place]:
                 and not group_given(node, name)
                 and not for_none(module, node, given)
             ):
-                yield Place(module.path, node.lineno, f"`{name}` ignores the parameter `{given}` of `{function.name}`")
+                yield node, f"`{name}` ignores the parameter `{given}` of `{function.name}`"
             called = node.func if given and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
             target = side.named(module, called.id) if called else None
             if target is None or not isinstance(target[1], Function) or not isinstance(node, ast.Call):
@@ -100,8 +101,7 @@ def group_not_forwarded(module: Module, side: Side) -> Iterator[Place]:
             )
             passed = given in takes[: len(node.args)] or keyword(node, given) is not None or open_ended
             if group_parameter(target[1]) == given and not passed and not for_none(module, node, given):
-                said = f"`{target[1].name}` is called without the `{given}` that `{function.name}` is given"
-                yield Place(module.path, node.lineno, said)
+                yield node, f"`{target[1].name}` is called without the `{given}` that `{function.name}` is given"
 
 
 def group_parameter(function: Function) -> str:
@@ -181,7 +181,7 @@ def _collectives_in(module: Module, body: list[ast.stmt]) -> dict[str, ast.Call]
     return {collective(module, node): node for node in nodes if isinstance(node, ast.Call) and collective(module, node)}
 
 
-def rank_branch(module: Module, _side: Side) -> Iterator[Place]:
+def rank_branch(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a collective that only some ranks of its group reach."""
     for node in module.nodes(ast.If):
         whose = asked_rank(node.test)
@@ -193,10 +193,10 @@ def rank_branch(module: Module, _side: Side) -> Iterator[Place]:
             if (name in first and name in second) or (paired & {name} and second):
                 continue
             if _is_of_group(whose, call, name):
-                yield Place(module.path, call.lineno, f"`{name}` runs under `if {ast.unparse(node.test)}` only")
+                yield call, f"`{name}` runs under `if {ast.unparse(node.test)}` only"
 
 
-def rank_return(module: Module, _side: Side) -> Iterator[Place]:
+def rank_return(module: Module, _side: Side) -> Iterator[Hit]:
     """`if rank != 0: return` in front of a collective of the same ranks."""
     for function in module.functions():
         for body in _bodies(function):
@@ -211,20 +211,20 @@ def _bodies(function: Function) -> Iterator[list[ast.stmt]]:
                 yield body
 
 
-def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Place]:
+def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Hit]:
     leaving: ast.If | None = None
     empty: ast.If | None = None
     for statement in body:
         if empty is not None:
             met = _collectives_in(module, [statement])
             if met:
-                yield _left(module, empty, min(met))
+                yield _left(empty, min(met))
                 empty = None
         whose = asked_rank(leaving.test) if leaving is not None else None
         calls = _collectives_in(module, [statement]).items() if whose is not None else ()
         for name, call in calls:
             if leaving is not None and whose is not None and _is_of_group(whose, call, name):
-                yield _left(module, leaving, name)
+                yield _left(leaving, name)
         ends = isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], _LEAVES)
         alone = isinstance(statement, ast.If) and ends and _nothing_of_its_own(statement)
         if isinstance(statement, ast.If) and alone and not _collectives_in(module, statement.body):
@@ -234,8 +234,8 @@ def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Place]:
             leaving = leaving if _collectives_in(module, statement.body) else leaving or statement
 
 
-def _left(module: Module, leaving: ast.If, name: str) -> Place:
-    return Place(module.path, leaving.lineno, f"ranks that leave at `if {ast.unparse(leaving.test)}` miss `{name}`")
+def _left(leaving: ast.If, name: str) -> Hit:
+    return leaving, f"ranks that leave at `if {ast.unparse(leaving.test)}` miss `{name}`"
 
 
 def _nothing_of_its_own(branch: ast.If) -> bool:
@@ -256,18 +256,18 @@ def _nothing_of_its_own(branch: ast.If) -> bool:
     return named and isinstance(branch.body[-1], ast.Return | ast.Continue)
 
 
-def rank_assertion(module: Module, _side: Side) -> Iterator[Place]:
+def rank_assertion(module: Module, _side: Side) -> Iterator[Hit]:
     """Find an assertion on a value of this rank, just before the ranks meet: one fails, the others wait for ever."""
     for function in module.functions():
         for here, after in zip(function.body, function.body[1:], strict=False):
-            names = {node.id for node in ast.walk(here) if isinstance(node, ast.Name)}
+            names = names_in(here)
             met = _collectives_in(module, [after])
-            shared = {node.id for call in met.values() for node in ast.walk(call) if isinstance(node, ast.Name)}
+            shared = names_in(met.values())
             if isinstance(here, ast.Assert) and met and names & shared - set(module.imported):
-                yield Place(module.path, here.lineno, f"assertion on a rank's own value before `{min(met)}`")
+                yield here, f"assertion on a rank's own value before `{min(met)}`"
 
 
-def module_group(module: Module, _side: Side) -> Iterator[Place]:
+def module_group(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a process group made when a module is imported."""
     for node in module.nodes(ast.Call):
         if last_name(node.func) not in _MAKERS or not module.dotted(node.func).startswith(
@@ -276,22 +276,22 @@ def module_group(module: Module, _side: Side) -> Iterator[Place]:
             continue
         tests = (ast.unparse(each.test) for each in module.around(node) if isinstance(each, ast.If))
         if module.function_of(node) is None and not any("__name__" in test for test in tests):
-            yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` runs at import")
+            yield node, f"`{ast.unparse(node.func)}` runs at import"
 
 
-def group_timeout(module: Module, _side: Side) -> Iterator[Place]:
+def group_timeout(module: Module, _side: Side) -> Iterator[Hit]:
     """`new_group` without a timeout although other groups of the file have one."""
     calls = [node for node in module.nodes(ast.Call) if module.dotted(node.func) in _TIMED]
     timed = [node for node in calls if keyword(node, "timeout") is not None]
     for node in calls if timed else ():
         if keyword(node, "timeout") is None and not any(each.arg is None for each in node.keywords):
-            yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` has no timeout; other groups here have")
+            yield node, f"`{ast.unparse(node.func)}` has no timeout; other groups here have"
 
 
 _TIMED = ("torch.distributed.new_group", "torch.distributed.init_process_group")
 
 
-def update_without_pause(module: Module, _side: Side) -> Iterator[Place]:
+def update_without_pause(module: Module, _side: Side) -> Iterator[Hit]:
     """Find the trainer's side of a distributed weight update that does not stop generation meanwhile."""
     for function in module.functions():
         if not function.name.endswith(("update_weights_from_distributed", "update_weights_from_disk")):
@@ -313,14 +313,14 @@ def update_without_pause(module: Module, _side: Side) -> Iterator[Place]:
         callers = [each for each in owner.body if isinstance(each, Function) and _calls(each, function.name)]
         paused |= any("pause" in name for name in named) or any(_calls(each, "pause") for each in callers)
         if meets and "bucket" not in function.name and not paused:
-            yield Place(module.path, function.lineno, f"`{function.name}` changes weights while generation goes on")
+            yield function, f"`{function.name}` changes weights while generation goes on"
 
 
 _STOPS = re.compile(r"abort|pause|stop|sleep|suspend")
 
 
 def _calls(function: Function, part: str) -> bool:
-    calls = (node for node in own_nodes(function) if isinstance(node, ast.Call))
+    calls = own_nodes(function, ast.Call)
     return any(part in last_name(node.func) for node in calls)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.side import Side
 
@@ -36,13 +37,13 @@ _ENOUGH = 3
 """Files that import a package late, before one that does not is an outlier."""
 
 
-def heavy_root(module: Module, side: Side) -> Iterator[Place]:
+def heavy_root(module: Module, side: Side) -> Iterator[Hit]:
     """Find a package that loads its parts on demand, and a heavy package at once."""
     if not module.path.endswith("__init__.py") or "__getattr__" not in module.top_level:
         return
     for node, name in _at_import(module):
         if name in HEAVY and name not in side.roots:
-            yield Place(module.path, node.lineno, f"`{name}` is loaded with the package; its other parts on demand")
+            yield node, f"`{name}` is loaded with the package; its other parts on demand"
 
 
 def heavy_outlier(comparison: Comparison) -> Iterator[Place]:
@@ -97,7 +98,7 @@ def _at_import(module: Module) -> Iterator[tuple[ast.Import | ast.ImportFrom, st
             yield from ((node, name) for name in _packages(node))
 
 
-def relative_in_script(module: Module, side: Side) -> Iterator[Place]:
+def relative_in_script(module: Module, side: Side) -> Iterator[Hit]:
     """Find a relative import in a main program outside of packages that a document or a script runs as a file: it has
     no parent there. `python -m examples.search.run` gives it one, `__init__.py` or not."""
     # A folder below a package is run as `-m package.folder.program`.
@@ -110,8 +111,7 @@ def relative_in_script(module: Module, side: Side) -> Iterator[Place]:
     relative = [each for each in module.nodes(ast.ImportFrom) if each.level and module.parents.get(each) is module.tree]
     told = _run_as_file(module.path, side) if relative else ""
     for node in relative if told else ():
-        said = f"`{ast.unparse(node)[:60]}` fails where this file is run as {told} says"
-        yield Place(module.path, node.lineno, said, told)
+        yield node, f"`{ast.unparse(node)[:60]}` fails where this file is run as {told} says", told
 
 
 def _run_as_file(path: str, side: Side) -> str:
@@ -126,7 +126,7 @@ def _run_as_file(path: str, side: Side) -> str:
 _TELLING = ("*.md", "*.rst", "*.txt", "*.sh", "*.yml", "*.yaml", "*.toml", "*.py", "*Makefile", "*Dockerfile")
 
 
-def test_in_library(module: Module, side: Side) -> Iterator[Place]:
+def test_in_library(module: Module, side: Side) -> Iterator[Hit]:
     """Find a module of a package that needs tests of the same package to be imported."""
     if is_test(module.path) or not module.path.endswith(".py") or "test" in module.path.lower():
         return
@@ -138,9 +138,7 @@ def test_in_library(module: Module, side: Side) -> Iterator[Place]:
         same = root in side.roots and module.package.partition(".")[0] == root
         # `pkg/test_time.py` is installed like the modules beside it.
         if at_top and same and {"test", "tests"} & set(path.split("/")[:-1]):
-            yield Place(
-                module.path, node.lineno, f"`{origin}` is a test: it is not there where this is installed", path
-            )
+            yield node, f"`{origin}` is a test: it is not there where this is installed", path
 
 
 RULES = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes, parameters
+from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes, parameters
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.members import is_self_read, members_of, subclasses
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.side import Side
 
@@ -28,9 +29,7 @@ def no_longer_set(comparison: Comparison) -> Iterator[Place]:
             members = members_of(comparison.head, after, owner) if gone else None
             if members is None:
                 continue
-            reads = {
-                each.attr: each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and is_self_read(each)
-            }
+            reads = {each.attr: each for each in nodes_in(owner, ast.Attribute) if is_self_read(each)}
             for name in sorted(gone.intersection(reads) - members):
                 asked = name.startswith("__") or any(each.value == name for each in after.nodes(ast.Constant))
                 if not asked and not _set_below(comparison, owner, name):
@@ -40,10 +39,8 @@ def no_longer_set(comparison: Comparison) -> Iterator[Place]:
 
 def _set_by(owner: ast.ClassDef) -> set[str]:
     """Return the names that a class binds anywhere in its body, or sets on self."""
-    names: set[str] = set()
-    for node in ast.walk(owner):
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and last_name(node.value) == "self":
-            names.add(node.attr)
+    stored = [each for each in nodes_in(owner, ast.Attribute) if isinstance(each.ctx, ast.Store)]
+    names = {each.attr for each in stored if last_name(each.value) == "self"}
     for node in own_nodes(owner):
         if isinstance(node, Function | ast.ClassDef):
             names.add(node.name)
@@ -71,7 +68,7 @@ def _set_below(comparison: Comparison, owner: ast.ClassDef, name: str) -> bool:
     return False
 
 
-def parameter_ignored(module: Module, _side: Side) -> Iterator[Place]:
+def parameter_ignored(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a method that leaves a parameter out which the same method of all its siblings in the file uses."""
     alike: dict[tuple[str, str], list[tuple[ast.ClassDef, Function]]] = {}
     for owner in module.nodes(ast.ClassDef):
@@ -80,16 +77,16 @@ def parameter_ignored(module: Module, _side: Side) -> Iterator[Place]:
             for base in owner.bases if long else ():
                 alike.setdefault((ast.unparse(base), method.name), []).append((owner, method))
     for (_, name), methods in alike.items():
-        used = {method: {each.id for each in ast.walk(method) if isinstance(each, ast.Name)} for _, method in methods}
+        used = {method: names_in(method) for _, method in methods}
         for parameter in sorted({each.arg for each in methods[0][1].args.args} - {"self", "cls"}):
             taking = [(owner, each) for owner, each in methods if parameter in parameters(each)]
             idle = [(owner, each) for owner, each in taking if not {parameter, "locals", "super"} & used[each]]
             if len(idle) == 1 and len(taking) > _SIBLINGS and not parameter.startswith("_"):
                 said = f"`{idle[0][0].name}.{name}` ignores `{parameter}`, which {len(taking) - 1} siblings use"
-                yield Place(module.path, idle[0][1].lineno, said)
+                yield idle[0][1], said
 
 
-def sync_override(module: Module, side: Side) -> Iterator[Place]:
+def sync_override(module: Module, side: Side) -> Iterator[Hit]:
     """Find a plain method in place of a coroutine of its base, which callers await."""
     for owner in module.nodes(ast.ClassDef):
         for method in owner.body:
@@ -102,8 +99,7 @@ def sync_override(module: Module, side: Side) -> Iterator[Place]:
             parts = (part for each in given for part in ast.walk(each))
             plain = not any(isinstance(each, ast.Call | ast.Name | ast.Attribute) for each in parts)
             if inside and plain and not any(isinstance(each, ast.Yield | ast.YieldFrom | ast.Raise) for each in inside):
-                said = f"`{owner.name}.{method.name}` is not a coroutine; that of its base is one"
-                yield Place(module.path, method.lineno, said)
+                yield method, f"`{owner.name}.{method.name}` is not a coroutine; that of its base is one"
 
 
 def _overridden(side: Side, module: Module, owner: ast.ClassDef, name: str) -> Function | None:
@@ -119,7 +115,7 @@ _SIBLINGS: Final = 3
 """Methods that use a parameter, from which one that does not is odd."""
 
 
-def super_without_self(module: Module, _side: Side) -> Iterator[Place]:
+def super_without_self(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `super()` in a static method: it takes the first parameter for the object, and there may be none."""
     for call in module.nodes(ast.Call):
         function = module.function_of(call)
@@ -132,7 +128,7 @@ def super_without_self(module: Module, _side: Side) -> Iterator[Place]:
         static = any(last_name(each) == "staticmethod" for each in function.decorator_list)
         if static and first not in (["cls"], ["self"]):
             took = f"takes `{first[0]}` for the object" if first else "finds no object"
-            yield Place(module.path, call.lineno, f"`{function.name}` is static: `super()` {took}")
+            yield call, f"`{function.name}` is static: `super()` {took}"
 
 
 RULES: Final = (

@@ -6,13 +6,14 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from tooling.python.module import Function, last_name, own_nodes, parameters
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes, parameters
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _VERSIONS = re.compile(r"(^|_)versions$")
@@ -26,13 +27,13 @@ _COUNT = frozenset({"sum", "count_nonzero", "numel"})
 _FAULT_NAMES = re.compile(r"reward|score")
 
 
-def minimum_of_versions(module: Module, _side: Side) -> Iterator[Place]:
+def minimum_of_versions(module: Module, _side: Side) -> Iterator[Hit]:
     """Find the oldest version of a trajectory taken over prompt tokens too, which carry -1."""
     if "versions" not in module.text:
         return
     for function in module.functions():
-        for node in own_nodes(function):
-            if not isinstance(node, ast.Call) or last_name(node.func) not in {"min", "amin"}:
+        for node in own_nodes(function, ast.Call):
+            if last_name(node.func) not in {"min", "amin"}:
                 continue
             taken = next(iter(node.args), None)
             if isinstance(node.func, ast.Attribute) and not module.dotted(node.func).startswith(("torch", "numpy")):
@@ -43,10 +44,10 @@ def minimum_of_versions(module: Module, _side: Side) -> Iterator[Place]:
             elif isinstance(taken, ast.Name | ast.Attribute):
                 name = last_name(taken)
             if _VERSIONS.search(name) and not _GUARDS.search(ast.unparse(function)):
-                yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` counts tokens that were not sampled")
+                yield node, f"`{ast.unparse(node)}` counts tokens that were not sampled"
 
 
-def state_on_workflow(module: Module, _side: Side) -> Iterator[Place]:
+def state_on_workflow(module: Module, _side: Side) -> Iterator[Hit]:
     """Find what an episode keeps on its workflow, which serves other episodes at the same time."""
     for owner in module.nodes(ast.ClassDef):
         methods = {each.name: each for each in owner.body if isinstance(each, Function)}
@@ -56,8 +57,7 @@ def state_on_workflow(module: Module, _side: Side) -> Iterator[Place]:
         called = {_own_method(node) for node in own_nodes(episode)} & set(methods)
         for function in (episode, *(methods[name] for name in sorted(called) if name != episode.name)):
             for name, line in _kept_of_episode(module, owner, function):
-                said = f"`{function.name}` writes `self.{name}`, which episodes that run at once share"
-                yield Place(module.path, line, said)
+                yield line, f"`{function.name}` writes `self.{name}`, which episodes that run at once share"
 
 
 def _own_method(node: ast.AST) -> str:
@@ -77,9 +77,9 @@ def _kept_of_episode(module: Module, owner: ast.ClassDef, function: Function) ->
     data = set(parameters(function)) - _OF_ALL
     for made in sorted((each for each in nodes if isinstance(each, ast.Assign)), key=lambda each: each.lineno):
         if data & _names(made.value) or any(isinstance(each, ast.Await) for each in ast.walk(made.value)):
-            data |= {each.id for target in made.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+            data |= names_in(made.targets)
     data.discard("self")
-    attributes = [each for each in ast.walk(owner) if isinstance(each, ast.Attribute) and _is_self(each.value)]
+    attributes = [each for each in nodes_in(owner, ast.Attribute) if _is_self(each.value)]
     read = {each.attr for each in attributes if isinstance(each.ctx, ast.Load)}
     for node in nodes:
         name = _written_on_self(node)
@@ -105,10 +105,10 @@ def _is_self(node: ast.expr) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
 
 
-def denominator_of_part(module: Module, _side: Side) -> Iterator[Place]:
+def denominator_of_part(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a loss that is divided by the count of one micro-batch before its backward pass."""
     for loop in module.nodes(ast.For):
-        names = {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+        names = names_in(loop.target)
         if not any(_MICRO.search(each) for each in (*names, ast.unparse(loop.iter))):
             continue
         nodes = [node for statement in loop.body for node in [statement, *own_nodes(statement)]]
@@ -117,15 +117,14 @@ def denominator_of_part(module: Module, _side: Side) -> Iterator[Place]:
         own = set(names)
         for node in nodes:  # names that are made from the micro-batch
             if isinstance(node, ast.Assign) and own & _names(node.value):
-                own |= {each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+                own |= names_in(node.targets)
         for node in nodes:
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _counts_mask(node.right, own):
-                message = f"`{ast.unparse(node)}` is divided by the count of one micro-batch"
-                yield Place(module.path, node.lineno, message)
+                yield node, f"`{ast.unparse(node)}` is divided by the count of one micro-batch"
 
 
 def _names(node: ast.AST) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return names_in(node)
 
 
 def _counts_mask(node: ast.expr, own: set[str]) -> bool:
@@ -137,7 +136,7 @@ def _counts_mask(node: ast.expr, own: set[str]) -> bool:
     return False
 
 
-def failure_as_score(module: Module, _side: Side) -> Iterator[Place]:
+def failure_as_score(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a failure that becomes a reward of a number: `except TimeoutError: reward = 0.0`."""
     for handler in module.nodes(ast.ExceptHandler):
         caught = ast.unparse(handler.type) if handler.type is not None else ""
@@ -151,7 +150,7 @@ def failure_as_score(module: Module, _side: Side) -> Iterator[Place]:
             value, target = getattr(number, "value", None), node.targets[0]
             named = isinstance(target, ast.Name | ast.Attribute) and _FAULT_NAMES.search(last_name(target))
             if named and isinstance(value, int | float) and not isinstance(value, bool):
-                yield Place(module.path, node.lineno, f"`{caught}` becomes `{ast.unparse(node)}`")
+                yield node, f"`{caught}` becomes `{ast.unparse(node)}`"
 
 
 RULES = (

@@ -8,12 +8,13 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, own_nodes
-from tooling.review.records import Place, Rule, Severity
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _FILLS: Final = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
@@ -31,7 +32,7 @@ _COPIES_DEFAULTS: Final = re.compile(r"Model$|Config|Schema|Settings|Enum|Tuple|
 """Names of bases that copy defaults for each instance."""
 
 
-def class_attribute_filled(module: Module, _side: Side) -> Iterator[Place]:
+def class_attribute_filled(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `items = []` in a class whose methods fill `self.items`: all instances share it."""
     for owner in module.nodes(ast.ClassDef):
         shared: dict[str, int] = {}
@@ -70,16 +71,16 @@ def class_attribute_filled(module: Module, _side: Side) -> Iterator[Place]:
             holder = next(each for each in module.around(node) if isinstance(each, ast.ClassDef))
             if holder is owner and filled.attr in shared.keys() - own - by_class:
                 said = f"`self.{filled.attr}` is the class's: what one instance of `{owner.name}` adds, all others see"
-                yield Place(module.path, shared.pop(filled.attr), said)
+                yield shared.pop(filled.attr), said
 
 
 _NUMBERS: Final = re.compile(r"\bitem\(|detach|\bfloat\(|tolist")
 _WITHOUT_GRAPH: Final = re.compile(r"no_grad|inference_mode|set_grad_enabled")
 
 
-def graph_kept(module: Module, _side: Side) -> Iterator[Place]:
+def graph_kept(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `total += loss` in the loop that calls `loss.backward()`, with nothing that leaves the graph behind."""
-    loops: list[ast.For | ast.While] = [*module.nodes(ast.For), *module.nodes(ast.While)]
+    loops = list(module.nodes(ast.For, ast.While))
     said: set[ast.AST] = set()
     for loop in loops:
         inside = [each for one in loop.body for each in (one, *own_nodes(one))]
@@ -101,10 +102,10 @@ def graph_kept(module: Module, _side: Side) -> Iterator[Place]:
                 cut = cut or any(_WITHOUT_GRAPH.search(ast.unparse(each)) for each in around)
                 if name in backward and last_name(node.target) not in backward and not cut and node not in said:
                     said.add(node)
-                    yield Place(module.path, node.lineno, f"`{total}` keeps the graph of every `{name}`")
+                    yield node, f"`{total}` keeps the graph of every `{name}`"
 
 
-def base_not_initialised(module: Module, _side: Side) -> Iterator[Place]:
+def base_not_initialised(module: Module, _side: Side) -> Iterator[Hit]:
     """Find an `__init__` that sets attributes of a module, thread or handler whose own `__init__` is never called."""
     for owner in module.nodes(ast.ClassDef):
         bases = {module.dotted(each) for each in owner.bases} & _NEEDS_INIT
@@ -115,7 +116,7 @@ def base_not_initialised(module: Module, _side: Side) -> Iterator[Place]:
         called = any(isinstance(each, ast.Attribute) and each.attr == "__init__" for each in ast.walk(owner))
         sets = any(isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) for each in own_nodes(made))
         if sets and not called:
-            yield Place(module.path, made.lineno, f"`{owner.name}.__init__` does not call that of `{min(bases)}`")
+            yield made, f"`{owner.name}.__init__` does not call that of `{min(bases)}`"
 
 
 RULES: Final = (

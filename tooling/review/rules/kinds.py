@@ -8,12 +8,13 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import last_name
-from tooling.review.records import Place, Rule, Severity
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _OF_TENSORS: Final = frozenset(
@@ -77,7 +78,7 @@ _LOADED_BY: Final = {
 """Modules that load others of the table above."""
 
 
-def number_as_tensor(module: Module, _side: Side) -> Iterator[Place]:
+def number_as_tensor(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `loss.item().detach()`: a number has no such method."""
     for call in module.nodes(ast.Call):
         func = call.func
@@ -87,12 +88,12 @@ def number_as_tensor(module: Module, _side: Side) -> Iterator[Place]:
         made = of.func.value if isinstance(of.func, ast.Attribute) else None
         # The one item of an array of objects may be anything: `np.load(path, allow_pickle=True).item()`.
         if not isinstance(made, ast.Call) or last_name(made.func) != "load":
-            yield Place(module.path, call.lineno, f"`.item()` is a number, which has no `{last_name(func)}`")
+            yield call, f"`.item()` is a number, which has no `{last_name(func)}`"
 
 
-def missing_comma(module: Module, _side: Side) -> Iterator[Place]:
+def missing_comma(module: Module, _side: Side) -> Iterator[Hit]:
     """Find two names of a list on two lines without a comma between them: they become one."""
-    nodes: list[ast.List | ast.Tuple | ast.Set] = [*module.nodes(ast.List), *module.nodes(ast.Tuple)]
+    nodes = list(module.nodes(ast.List, ast.Tuple))
     for node in (*nodes, *module.nodes(ast.Set)):
         texts = [each for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         if len(texts) < max(2, len(node.elts)):
@@ -106,21 +107,20 @@ def missing_comma(module: Module, _side: Side) -> Iterator[Place]:
             opened &= not isinstance(node, ast.Tuple) or node.lineno != text.lineno - 1
             meant = opened or line.startswith("(") or line[:-1].endswith(("/", "-", "_", ".", ":"))
             if line.endswith(('"', "'")) and not meant and '"""' not in line:
-                yield Place(module.path, text.lineno, f"{text.value!r} is two names without a comma between them")
+                yield text, f"{text.value!r} is two names without a comma between them"
 
 
-def default_in_typed_dict(module: Module, _side: Side) -> Iterator[Place]:
+def default_in_typed_dict(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `key: int = 0` in a TypedDict, which has no defaults."""
     for owner in module.nodes(ast.ClassDef):
         if not any(last_name(each) == "TypedDict" for each in owner.bases):
             continue
         for field in owner.body:
             if isinstance(field, ast.AnnAssign) and field.value is not None:
-                said = f"`{ast.unparse(field.target)}` gets no default: a TypedDict has none"
-                yield Place(module.path, field.lineno, said)
+                yield field, f"`{ast.unparse(field.target)}` gets no default: a TypedDict has none"
 
 
-def submodule_not_imported(module: Module, _side: Side) -> Iterator[Place]:
+def submodule_not_imported(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `importlib.util.find_spec` in a file that imports `importlib` alone."""
     loaded = {each.name for node in module.nodes(ast.Import) for each in node.names}
     loaded |= {module.absolute(each) for each in module.nodes(ast.ImportFrom)}
@@ -134,10 +134,10 @@ def submodule_not_imported(module: Module, _side: Side) -> Iterator[Place]:
             continue
         if not any(f"{each}.".startswith(f"{name}.") for each in loaded):
             seen.add(name)
-            yield Place(module.path, node.lineno, f"`import {root}` alone does not load `{name}`")
+            yield node, f"`import {root}` alone does not load `{name}`"
 
 
-def device_of_another(module: Module, _side: Side) -> Iterator[Place]:
+def device_of_another(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `torch.cuda` in the branch for another kind of device."""
     for node in module.nodes(ast.If):
         text = ast.unparse(node.test)
@@ -155,7 +155,7 @@ def device_of_another(module: Module, _side: Side) -> Iterator[Place]:
                     whole = above
                 # `torch.cuda.synchronize = torch.npu.synchronize` replaces it.
                 if other is not None and other[1] != kind and isinstance(whole.ctx, ast.Load):
-                    yield Place(module.path, each.lineno, f"`{dotted}` where `{text}`")
+                    yield each, f"`{dotted}` where `{text}`"
 
 
 RULES: Final = (

@@ -5,17 +5,18 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, own_nodes, parameters
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, nodes_in, own_nodes, parameters
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 
-def always_none(module: Module, _side: Side) -> Iterator[Place]:
+def always_none(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `x = None` in a function that sets it nowhere else, and asks for it or uses it."""
     for function in module.functions():
         if "None" not in module.text or "locals()" in module.text:
@@ -25,7 +26,7 @@ def always_none(module: Module, _side: Side) -> Iterator[Place]:
         none = [each for each in assigned if isinstance(each.value, ast.Constant) and each.value.value is None]
         if not none:
             continue
-        names = [each for each in ast.walk(function) if isinstance(each, ast.Name)]
+        names = nodes_in(function, ast.Name)
         bound = _otherwise_bound(function)
         for node in none:
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
@@ -37,8 +38,7 @@ def always_none(module: Module, _side: Side) -> Iterator[Place]:
             used = [each for each in uses if _is_needed(module, each)]
             if used:
                 line = module.lines[used[0].lineno - 1].strip()[:60]
-                said = f"nothing sets `{target.id}` again: it is None at `{line}`"
-                yield Place(module.path, node.lineno, said)
+                yield node, f"nothing sets `{target.id}` again: it is None at `{line}`"
 
 
 def _otherwise_bound(function: Function) -> set[str]:

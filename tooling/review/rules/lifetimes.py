@@ -7,13 +7,14 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, keyword, last_name, own_nodes
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, keyword, last_name, nodes_in, own_nodes
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _ONCE: Final = frozenset({"filter", "map", "zip"})
@@ -28,7 +29,7 @@ _OWNS: Final = re.compile(r"^[A-Z]|clos|enter|exit|regist|clean|append|callback"
 _CLOSES: Final = frozenset({"aclose", "close"})
 
 
-def iterator_used_up(module: Module, _side: Side) -> Iterator[Place]:
+def iterator_used_up(module: Module, _side: Side) -> Iterator[Hit]:
     """Find an iterator that a loop reads in each of its rounds: from the second one on, nothing is left.
 
     found = executor.map(start, jobs)
@@ -41,7 +42,7 @@ def iterator_used_up(module: Module, _side: Side) -> Iterator[Place]:
         name = last_name(source.targets[0])
         if not isinstance(function, Function) or not isinstance(source.targets[0], ast.Name):
             continue
-        uses = [each for each in own_nodes(function) if isinstance(each, ast.Name) and each.id == name]
+        uses = [each for each in own_nodes(function, ast.Name) if each.id == name]
         read = [each for each in uses if isinstance(each.ctx, ast.Load) and _is_read_whole(module, each)]
         held = set(module.around(source, function))
         for node in read if sum(isinstance(each.ctx, ast.Store) for each in uses) == 1 else ():
@@ -51,8 +52,7 @@ def iterator_used_up(module: Module, _side: Side) -> Iterator[Place]:
             if again and not any(_leaves(module, each, around) for each in ast.walk(around[-1])):
                 inside = set(ast.walk(again[-1]))
                 line = min(each.lineno for each in read if each in inside)
-                said = f"`{name}` is used up after the first round of the loop"
-                yield Place(module.path, line, said, f"{module.path}:{source.lineno}")
+                yield line, f"`{name}` is used up after the first round of the loop", source
                 break
 
 
@@ -98,16 +98,16 @@ def _is_its_own(loop: ast.For | ast.AsyncFor | ast.While, node: ast.expr) -> boo
     return not isinstance(loop, ast.While) and any(each is node for each in ast.walk(loop.iter))
 
 
-def loader_cycled(module: Module, _side: Side) -> Iterator[Place]:
+def loader_cycled(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `itertools.cycle(dataloader)`: it keeps every batch, and repeats the order of the first epoch."""
     for call in module.nodes(ast.Call):
         given = call.args[0] if len(call.args) == 1 else None
         named = isinstance(given, ast.Name | ast.Attribute) and bool(_LOADER.search(last_name(given)))
         if named and module.dotted(call.func) == "itertools.cycle":
-            yield Place(module.path, call.lineno, "every epoch repeats the batches of the first, which are all kept")
+            yield call, "every epoch repeats the batches of the first, which are all kept"
 
 
-def session_left_open(module: Module, side: Side) -> Iterator[Place]:
+def session_left_open(module: Module, side: Side) -> Iterator[Hit]:
     """Find `self.session = ClientSession()` in a class that never closes it, nor hands it out. A base that cannot be
     read may do so."""
     if "aiohttp" not in module.text and "httpx" not in module.text:
@@ -116,9 +116,9 @@ def session_left_open(module: Module, side: Side) -> Iterator[Place]:
         classes, foreign = side.lineage(module, owner)
         if any(name.rpartition(".")[2] not in _WITHOUT_SESSIONS for name in foreign):
             continue
-        above = [each for _, base in classes[1:] for each in ast.walk(base) if isinstance(each, ast.Attribute)]
+        above = [each for _, base in classes[1:] for each in nodes_in(base, ast.Attribute)]
         # Classes inside it are looked at by themselves.
-        inner = [each for each in ast.walk(owner) if isinstance(each, ast.ClassDef) and each is not owner]
+        inner = [each for each in nodes_in(owner, ast.ClassDef) if each is not owner]
         nested = {each for one in inner for each in ast.walk(one)}
         nodes = [each for each in ast.walk(owner) if each not in nested]
         uses = [each for each in nodes if isinstance(each, ast.Attribute) and last_name(each.value) == "self"]
@@ -135,7 +135,7 @@ def session_left_open(module: Module, side: Side) -> Iterator[Place]:
             outside = any(isinstance(each, ast.Attribute) and each.attr == target.attr for each in ended)
             outside |= any(each.attr == target.attr for each in above)
             if not outside and not any(_ends_elsewhere(module, each) for each in parents):
-                yield Place(module.path, made.lineno, f"nothing closes `self.{target.attr}` of `{owner.name}`")
+                yield made, f"nothing closes `self.{target.attr}` of `{owner.name}`"
 
 
 def _ends_elsewhere(module: Module, parent: ast.AST) -> bool:
@@ -153,7 +153,7 @@ def _ends_elsewhere(module: Module, parent: ast.AST) -> bool:
     return owned or (isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Name))
 
 
-def thread_not_daemon(module: Module, _side: Side) -> Iterator[Place]:
+def thread_not_daemon(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a thread with an endless loop that is not a daemon: it keeps the process alive."""
     for call in module.nodes(ast.Call):
         if module.dotted(call.func) != "threading.Thread" or any(
@@ -166,10 +166,10 @@ def thread_not_daemon(module: Module, _side: Side) -> Iterator[Place]:
         owner = next((each for each in module.around(call) if isinstance(each, ast.ClassDef)), None)
         methods = [each for each in (owner.body if owner else ()) if isinstance(each, Function)]
         found = [each for each in methods if last_name(target.value) == "self" and each.name == target.attr]
-        called = {each.attr for one in found for each in own_nodes(one) if isinstance(each, ast.Attribute)}
+        called = {each.attr for one in found for each in own_nodes(one, ast.Attribute)}
         # `asyncio.run(self.poll())`
         found += [each for each in methods if each.name in called and isinstance(each, ast.AsyncFunctionDef)]
-        endless = [each for one in found for each in own_nodes(one) if isinstance(each, ast.While)]
+        endless = [each for one in found for each in own_nodes(one, ast.While)]
         # `Thread(target=self.server.run)`: what another object runs ends when that object says so.
         serves = last_name(target.value).endswith("server") and target.attr in {"run", "serve_forever"}
         inside = [each for each in (ast.walk(owner) if owner else ()) if isinstance(each, ast.Attribute)]
@@ -181,8 +181,7 @@ def thread_not_daemon(module: Module, _side: Side) -> Iterator[Place]:
         entered = any(each.name in {"__exit__", "__aexit__"} for each in methods)
         ends = bool(joins) and (entered or module.function_of(call) in map(module.function_of, joins))
         if (endless or serves) and not sets and not ends:
-            said = f"`{ast.unparse(target)}` keeps the process alive after the main thread has failed"
-            yield Place(module.path, call.lineno, said)
+            yield call, f"`{ast.unparse(target)}` keeps the process alive after the main thread has failed"
 
 
 RULES: Final = (

@@ -6,22 +6,23 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import last_name, own_nodes
+from tooling.python.module import last_name, names_in, nodes_in, own_nodes
 from tooling.python.source import dotted_name
-from tooling.review.records import Place, Rule, Severity
+from tooling.review.records import Rule, Severity
 from tooling.review.rules.conditions import stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _GROWS: Final = frozenset({"append", "extend", "add", "update", "insert"})
 _OF_ALL: Final = frozenset({"mean", "std", "var", "max", "min", "sum", "norm", "amax", "amin", "median"})
 
 
-def stride_twice(module: Module, _side: Side) -> Iterator[Place]:
+def stride_twice(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `i * size` in a loop over `range(0, n, size)`, where `i` is a multiple of the size already."""
     for loop in module.nodes(ast.For):
         call = loop.iter
@@ -35,12 +36,11 @@ def stride_twice(module: Module, _side: Side) -> Iterator[Place]:
             if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mult):
                 continue
             if sorted([ast.unparse(node.left), ast.unparse(node.right)]) == sorted([loop.target.id, step]):
-                said = f"`{loop.target.id}` advances by `{step}` and is multiplied by it again"
-                yield Place(module.path, loop.lineno, said)
+                yield loop, f"`{loop.target.id}` advances by `{step}` and is multiplied by it again"
                 break
 
 
-def bound_moved(module: Module, _side: Side) -> Iterator[Place]:
+def bound_moved(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `while len(out) < spec.most:` whose body lengthens `out` and lessens `spec.most`, perhaps under another
     name: each item counts twice.
 
@@ -71,18 +71,17 @@ def bound_moved(module: Module, _side: Side) -> Iterator[Place]:
             names = {ast.unparse(bound)}
             if isinstance(bound, ast.Attribute) and isinstance(bound.value, ast.Name):
                 function = module.function_of(loop)
-                for each in own_nodes(function) if function is not None else ():
-                    if isinstance(each, ast.Assign) and last_name(each.targets[0]) == bound.value.id:
+                for each in own_nodes(function, ast.Assign):
+                    if last_name(each.targets[0]) == bound.value.id:
                         names.add(f"{ast.unparse(each.value)}.{bound.attr}")
             of = counted.args if isinstance(counted, ast.Call) and last_name(counted.func) == "len" else []
             if len(of) == 1 and ast.unparse(of[0]) in grown and names & lessened:
-                said = f"`{ast.unparse(bound)}` is lessened in the loop while `{ast.unparse(counted)}` grows"
-                yield Place(module.path, test.lineno, said)
+                yield test, f"`{ast.unparse(bound)}` is lessened in the loop while `{ast.unparse(counted)}` grows"
 
 
-def changed_while_iterating(module: Module, _side: Side) -> Iterator[Place]:
+def changed_while_iterating(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `xs.remove(x)` in a loop over `xs` that goes on, and a loop over `sys.modules`, which any import changes."""
-    loops: list[ast.For | ast.AsyncFor] = [*module.nodes(ast.For), *module.nodes(ast.AsyncFor)]
+    loops = list(module.nodes(ast.For, ast.AsyncFor))
     for loop in loops:
         over = loop.iter
         if isinstance(over, ast.Call) and last_name(over.func) == "enumerate" and over.args:
@@ -91,7 +90,7 @@ def changed_while_iterating(module: Module, _side: Side) -> Iterator[Place]:
             over = over.func.value if isinstance(over.func, ast.Attribute) else over
         name = dotted_name(over)
         if module.dotted(over) == "sys.modules":
-            yield Place(module.path, loop.lineno, "an import in another thread, or in the loop, changes `sys.modules`")
+            yield loop, "an import in another thread, or in the loop, changes `sys.modules`"
         nodes = [each for one in loop.body for each in (one, *own_nodes(one))] if name else []
         if name in stored(loop.body):
             continue
@@ -102,7 +101,7 @@ def changed_while_iterating(module: Module, _side: Side) -> Iterator[Place]:
             if isinstance(func, ast.Attribute) and func.attr in _SHRINKS:
                 owners = [func.value]
             if any(dotted_name(each) == name for each in owners) and not _left_after(module, node, loop):
-                yield Place(module.path, getattr(node, "lineno", 1), f"`{name}` is changed while the loop goes over it")
+                yield getattr(node, "lineno", 1), f"`{name}` is changed while the loop goes over it"
 
 
 _SHRINKS: Final = frozenset({"clear", "discard", "insert", "pop", "popitem", "popleft", "remove"})
@@ -121,7 +120,7 @@ def _left_after(module: Module, node: ast.AST, loop: ast.AST) -> bool:
     return False
 
 
-def reference_rewritten(module: Module, _side: Side) -> Iterator[Place]:
+def reference_rewritten(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a loop that asks what it has rewritten in an earlier round.
 
     for k, v in d.items():                       # once d["mask"] was cut, nothing else has its shape
@@ -131,7 +130,7 @@ def reference_rewritten(module: Module, _side: Side) -> Iterator[Place]:
         x[i] = x[i] - x.mean()
     """
     for loop in module.nodes(ast.For):
-        targets = {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+        targets = names_in(loop.target)
         inside = [each for one in loop.body for each in ast.walk(one)]
         replaced = {each.id for each in inside if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
         tests = [part for each in inside if isinstance(each, ast.If | ast.IfExp) for part in ast.walk(each.test)]
@@ -145,12 +144,12 @@ def reference_rewritten(module: Module, _side: Side) -> Iterator[Place]:
             if isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name)
         ]
         for assign, target, name in stored:
-            used = {each.id for each in ast.walk(target.slice) if isinstance(each, ast.Name)}
+            used = names_in(target.slice)
             if not used & targets or name in replaced:
                 continue
             # What is changed little by little is read there too: `df[c + "_mean"] = df.mean()` adds a column.
             whole = _aggregate(assign.value, name)
-            items = [each for each in ast.walk(assign.value) if isinstance(each, ast.Subscript)] if whole else []
+            items = nodes_in(assign.value, ast.Subscript) if whole else []
             if all(ast.unparse(each) != ast.unparse(target) for each in items):
                 whole = None
             method = loop.iter.func if isinstance(loop.iter, ast.Call) else None
@@ -158,15 +157,14 @@ def reference_rewritten(module: Module, _side: Side) -> Iterator[Place]:
             constant = next((each for each in fixed if ast.unparse(each.value) == name), None)
             found = constant if over and last_name(target.slice) in targets else whole
             if found is not None:
-                said = f"`{ast.unparse(found)}` is read again after `{ast.unparse(target)}` was rewritten"
-                yield Place(module.path, found.lineno, said)
+                yield found, f"`{ast.unparse(found)}` is read again after `{ast.unparse(target)}` was rewritten"
                 break
 
 
 def _aggregate(value: ast.expr, name: str) -> ast.expr | None:
     """Return `x.mean()` or `torch.mean(x)` of the whole `x` in a value."""
-    for node in ast.walk(value):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _OF_ALL:
+    for node in nodes_in(value, ast.Call):
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _OF_ALL:
             given = [*node.args, *node.keywords]
             of = node.func.value
             if last_name(of) in {"torch", "np", "numpy"} and len(node.args) == 1:

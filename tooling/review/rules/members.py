@@ -7,14 +7,15 @@ import builtins
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes
+from tooling.python.module import Function, last_name, nodes_in, own_nodes
 from tooling.python.symbols.calls import why_refused, written_signature
-from tooling.review.records import Place, Rule, Severity
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _ALWAYS = frozenset(dir(builtins)) | {
@@ -171,7 +172,7 @@ def _reads(module: Module) -> Iterator[tuple[ast.Name, list[ast.AST]]]:
             yield node, [binder for binder, scope in scopes.get(node.id, ()) if scope is None or scope in around]
 
 
-def undefined_name(module: Module, _side: Side) -> Iterator[Place]:
+def undefined_name(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a name that nothing binds where it is read: not the file, and no function around."""
     if any(alias.name == "*" for node in module.nodes(ast.ImportFrom) for alias in node.names):
         return
@@ -183,7 +184,7 @@ def undefined_name(module: Module, _side: Side) -> Iterator[Place]:
         if not binders and not expected:
             seen.add(node.id)
             where = "no function around this line" if node.id in module.bindings else "nothing in this file"
-            yield Place(module.path, node.lineno, f"{where} defines `{node.id}`")
+            yield node, f"{where} defines `{node.id}`"
 
 
 def _is_annotation(module: Module, node: ast.Name) -> bool:
@@ -206,26 +207,26 @@ def _is_caught(module: Module, node: ast.AST, error: str) -> bool:
     return any(error in ast.unparse(handler.type) for each in tries for handler in each.handlers if handler.type)
 
 
-def main_only_name(module: Module, side: Side) -> Iterator[Place]:
+def main_only_name(module: Module, side: Side) -> Iterator[Hit]:
     """Find a name that only `if __name__ == "__main__":` binds, in a function of a module that others import."""
     for node in _bound_below(module, r".*__main__.*"):
         if module.function_of(node) is not None and _is_imported(side, module):
-            yield Place(module.path, node.lineno, f"`{node.id}` exists only when this file is run as a program")
+            yield node, f"`{node.id}` exists only when this file is run as a program"
 
 
-def type_only_name(module: Module, _side: Side) -> Iterator[Place]:
+def type_only_name(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a name that only `if TYPE_CHECKING:` imports, in code that is run."""
     for node in _bound_below(module, r"(\w+\.)?TYPE_CHECKING"):
         tests = (each.test for each in module.around(node) if isinstance(each, ast.If))
         if not _is_caught(module, node, "NameError") and "TYPE_CHECKING" not in map(last_name, tests):
-            yield Place(module.path, node.lineno, f"`{node.id}` is imported for type checkers only")
+            yield node, f"`{node.id}` is imported for type checkers only"
 
 
-def optional_in_annotation(module: Module, _side: Side) -> Iterator[Place]:
+def optional_in_annotation(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a name of a package that may be missing in an annotation that Python evaluates to define a function."""
     late = module.imported.get("annotations") == "__future__.annotations"
     for node in _bound_below(module, _OPTIONAL, annotations=True) if not late else ():
-        yield Place(module.path, node.lineno, f"`{node.id}` may not be there, and the annotation is evaluated")
+        yield node, f"`{node.id}` may not be there, and the annotation is evaluated"
 
 
 _OPTIONAL: Final = (
@@ -278,7 +279,7 @@ def _is_imported(side: Side, module: Module) -> bool:
     return False
 
 
-def unknown_self(module: Module, side: Side) -> Iterator[Place]:
+def unknown_self(module: Module, side: Side) -> Iterator[Hit]:
     """`self.name` in a class that, with all its bases, has no such thing."""
     for owner in module.nodes(ast.ClassDef):
         methods = [each for each in owner.body if isinstance(each, Function) and _takes_self(each)]
@@ -296,8 +297,7 @@ def unknown_self(module: Module, side: Side) -> Iterator[Place]:
         if missing and not _is_extended(side, owner.name):
             for node in missing:
                 if not _asked_for(module, node):
-                    message = f"`{owner.name}` sets no `self.{node.attr}`, and no base of it does"
-                    yield Place(module.path, node.lineno, message)
+                    yield node, f"`{owner.name}` sets no `self.{node.attr}`, and no base of it does"
 
 
 MOST_UNKNOWN = 3
@@ -372,7 +372,7 @@ def _is_extended(side: Side, name: str) -> bool:
     for path in side.grep([name], "*.py"):
         module = side.module(path)
         for node in module.nodes(ast.ClassDef) if module is not None else ():
-            bases = (part for base in node.bases for part in ast.walk(base) if isinstance(part, ast.expr))
+            bases = nodes_in(node.bases, ast.expr)
             if name in map(last_name, bases):
                 return True
         # `worker_extension_cls="package.module.Name"` mixes it into a class of another package.
@@ -424,17 +424,17 @@ _POOLS: Final = re.compile(r"exec|pool", re.IGNORECASE)
 """What a function is submitted to, unlike forms and jobs."""
 
 
-def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
+def method_mismatch(module: Module, _side: Side) -> Iterator[Hit]:
     """`self.method(...)` that the method of the same class refuses."""
     for owner in module.nodes(ast.ClassDef):
         made: dict[str, list[Function]] = {}
         for each in owner.body:
             if isinstance(each, Function):
                 made.setdefault(each.name, []).append(each)
-        attributes = (node for node in ast.walk(owner) if isinstance(node, ast.Attribute)) if made else ()
+        attributes = nodes_in(owner, ast.Attribute) if made else ()
         stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
         for method in (each for found in made.values() for each in found if _takes_self(each)):
-            for written in (each for each in own_nodes(method) if isinstance(each, ast.Call)):
+            for written in own_nodes(method, ast.Call):
                 node, partial = handed_on(written), last_name(written.func) == "partial"
                 if not is_self_read(node.func):
                     continue
@@ -447,7 +447,7 @@ def method_mismatch(module: Module, _side: Side) -> Iterator[Place]:
                 # `self.step = jit(self.step)` sets an attribute of the same name.
                 if problem and last_name(node.func) not in stored:
                     evidence = f"{module.path}:{target[0].lineno}"
-                    yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}(...)`: {problem}", evidence)
+                    yield node, f"`{ast.unparse(node.func)}(...)`: {problem}", evidence
 
 
 RULES = (

@@ -7,12 +7,13 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, own_nodes, parameters
-from tooling.review.records import Place, Rule, Severity, is_test
+from tooling.review.records import Rule, Severity, is_test
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _PLACEHOLDER: Final = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)(?:[.\[][^{}]*)?(?:![rsa])?(?::[^{}]*)?\}(?!\})")
@@ -25,7 +26,7 @@ _PROGRAM: Final = re.compile(
 )
 
 
-def literal_placeholders(module: Module, _side: Side) -> Iterator[Place]:
+def literal_placeholders(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `"step {step}"` in a message where `step` is a name of the function: an `f` was forgotten."""
     for node in module.nodes(ast.Constant):
         if not isinstance(node.value, str) or "{" not in node.value:
@@ -36,15 +37,12 @@ def literal_placeholders(module: Module, _side: Side) -> Iterator[Place]:
             continue
         if not _is_message(module, node) and not _is_given(module, node):
             continue
-        own = {
-            each.id for each in own_nodes(function) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
-        }
-        own |= {each.name for each in own_nodes(function) if isinstance(each, ast.ExceptHandler) and each.name}
+        own = {each.id for each in own_nodes(function, ast.Name) if isinstance(each.ctx, ast.Store)}
+        own |= {each.name for each in own_nodes(function, ast.ExceptHandler) if each.name}
         # "the text must contain {prompt}" speaks of the braces themselves.
         spoken_of = _SPEAKS_OF_BRACES.search(node.value)
         if names <= own | set(parameters(function)) and not spoken_of:
-            said = f"`{{{min(names)}}}` is shown as it stands: the string has no `f`"
-            yield Place(module.path, node.lineno, said)
+            yield node, f"`{{{min(names)}}}` is shown as it stands: the string has no `f`"
 
 
 def _is_message(module: Module, node: ast.Constant) -> bool:
@@ -82,7 +80,7 @@ def _is_given(module: Module, node: ast.Constant) -> bool:
     return kept and not fills and not _OF_OTHERS.search(str(node.value))
 
 
-def print_in_library(module: Module, side: Side) -> Iterator[Place]:
+def print_in_library(module: Module, side: Side) -> Iterator[Hit]:
     """Find the first `print` in a module that logs as much besides, or of a package whose modules log, and that has
     nothing of a program."""
     calls = list(module.nodes(ast.Call))
@@ -102,13 +100,13 @@ def print_in_library(module: Module, side: Side) -> Iterator[Place]:
     read = {each.id for each in module.nodes(ast.Name) if isinstance(each.ctx, ast.Load)}
     idle = next((name for name in made if _LOGGERS.match(name) and name not in read), "")
     if idle:
-        yield Place(module.path, first.lineno, f"`print` beside `{idle}`, which nothing uses")
+        yield first, f"`print` beside `{idle}`, which nothing uses"
     elif loggers and logged >= len(printed):
-        yield Place(module.path, first.lineno, f"`print` in a module that logs through `{min(loggers)}`")
+        yield first, f"`print` in a module that logs through `{min(loggers)}`"
     elif own := _own_logging(module, side):
-        yield Place(module.path, first.lineno, f"`print` in a package that logs through `{own}`")
+        yield first, f"`print` in a package that logs through `{own}`"
     elif not logged and _logs(module, side):
-        yield Place(module.path, first.lineno, "`print` in a package whose modules log")
+        yield first, "`print` in a package whose modules log"
 
 
 _SHOWS: Final = re.compile(r"(^|_)(print|show|display|dump|help|main|log|report|summary|debug)(_|$)|^pprint|^__\w+main")
@@ -136,7 +134,7 @@ def _own_logging(module: Module, side: Side) -> str:
     return found[0] if "def getLogger(" in (text or "") else ""
 
 
-def logger_of_another_kind(module: Module, side: Side) -> Iterator[Place]:
+def logger_of_another_kind(module: Module, side: Side) -> Iterator[Hit]:
     """Find a logger that is not made, or not named, as those of the package are."""
     own = _own_logging(module, side) if "getLogger(" in module.text and not _PROGRAM.search(module.path) else ""
     # `logging.getLogger("urllib3").setLevel(...)` is about the logger of somebody else.
@@ -147,7 +145,7 @@ def logger_of_another_kind(module: Module, side: Side) -> Iterator[Place]:
     for call in calls:
         name = module.dotted(call.func)
         if name == "logging.getLogger" and len(call.args) == 1:
-            yield Place(module.path, call.lineno, f"`{own}` gives the loggers of this package")
+            yield call, f"`{own}` gives the loggers of this package"
         elif name == f"{own}.getLogger" and call.args and ast.unparse(call.args[0]) in {"__name__", "__file__"}:
             if ("loggers", "") not in side.known:
                 texts = [side.text(path) or "" for path in side.grep(["getLogger"], "*.py")]
@@ -155,7 +153,7 @@ def logger_of_another_kind(module: Module, side: Side) -> Iterator[Place]:
                 side.known["loggers", ""] = counts
             named, others = side.known["loggers", ""]
             if named > NAMED_PER_OTHER * others:
-                yield Place(module.path, call.lineno, f"{named} loggers of this package have a name of their own")
+                yield call, f"{named} loggers of this package have a name of their own"
 
 
 NAMED_PER_OTHER: Final = 3
@@ -164,14 +162,14 @@ LOGS_PER_PRINT: Final = 4
 """Modules that log for each one that prints, the new one included, from which logging is the habit of a package."""
 
 
-def file_left_open(module: Module, _side: Side) -> Iterator[Place]:
+def file_left_open(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a file that a function opens under a name, and neither closes nor hands on."""
     for function in module.functions():
         for node in own_nodes(function) if "open" not in module.bindings else ():
             target, made = made_name(node)
             opened = made is not None and isinstance(made.func, ast.Name) and made.func.id == "open"
             if made is not None and opened and not is_kept(module, function, target):
-                yield Place(module.path, made.lineno, f"nothing closes `{target}`")
+                yield made, f"nothing closes `{target}`"
 
 
 def made_name(node: ast.AST) -> tuple[str, ast.Call | None]:

@@ -6,14 +6,15 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes, parameters
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes, parameters
+from tooling.review.records import Rule, Severity
 from tooling.review.rules.distributed import collective
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _MASK = re.compile(r"(^|_)mask(s|ed)?($|_)|^m$")
@@ -78,32 +79,32 @@ def _count_of_mask(node: ast.expr) -> bool:
     return False
 
 
-def unguarded_mask_division(module: Module, _side: Side) -> Iterator[Place]:
+def unguarded_mask_division(module: Module, _side: Side) -> Iterator[Hit]:
     """Find division by the number of unmasked tokens, which may be none."""
     for node in module.nodes(ast.BinOp):
         if isinstance(node.op, ast.Div) and _count_of_mask(node.right) and not _guarded(module, node):
             count = ast.unparse(node.right)
-            yield Place(module.path, node.lineno, f"division by `{count}`, which is zero where nothing is unmasked")
+            yield node, f"division by `{count}`, which is zero where nothing is unmasked"
 
 
 def _guarded(module: Module, node: ast.BinOp) -> bool:
     """Whether a condition around or in front of it speaks of the same mask, or the result is cleaned."""
-    names = {part.id for part in ast.walk(node.right) if isinstance(part, ast.Name)}
+    names = names_in(node.right)
     function = module.function_of(node)
     tests = [each.test for each in module.around(node) if isinstance(each, ast.If | ast.IfExp)]
     if isinstance(function, Function):
-        checks = (each for each in own_nodes(function) if isinstance(each, ast.If | ast.Assert))
+        checks = own_nodes(function, ast.If, ast.Assert)
         tests += [each.test for each in checks if each.lineno < node.lineno]
     # `if mask is not None` says that there is a mask, not that it selects something.
     tests = [
         each for each in tests if not isinstance(each, ast.Compare) or not isinstance(each.ops[0], ast.Is | ast.IsNot)
     ]
-    spoken = {part.id for test in tests for part in ast.walk(test) if isinstance(part, ast.Name)}
+    spoken = names_in(tests)
     cleaned = any(isinstance(each, ast.Call) and last_name(each.func) == "nan_to_num" for each in module.around(node))
     return bool(names & spoken) or cleaned
 
 
-def unmasked_numerator(module: Module, _side: Side) -> Iterator[Place]:
+def unmasked_numerator(module: Module, _side: Side) -> Iterator[Hit]:
     """`loss.sum() / mask.sum()` of a value that nothing in the function has masked."""
     for node in module.nodes(ast.BinOp):
         function = module.function_of(node)
@@ -116,15 +117,12 @@ def unmasked_numerator(module: Module, _side: Side) -> Iterator[Place]:
         counted, text = _summed(count), ast.unparse(summed)
         if counted is None or not _is_mask(counted):
             continue
-        products = [
-            each for each in own_nodes(function) if isinstance(each, ast.BinOp) and isinstance(each.op, ast.Mult)
-        ]
+        products = [each for each in own_nodes(function, ast.BinOp) if isinstance(each.op, ast.Mult)]
         # What is multiplied by a mask elsewhere, and not for good, is not masked by itself.
         bare = any(ast.unparse(each.left) == text and _MASKS.search(ast.unparse(each.right)) for each in products)
         bare &= not any(_MASKS.search(ast.unparse(each)) for each in _given(function, text))
         if bare or not _is_masked(summed, function):
-            said = f"`{text}` is summed whole, and divided by a count of the mask"
-            yield Place(module.path, node.lineno, said)
+            yield node, f"`{text}` is summed whole, and divided by a count of the mask"
 
 
 def _without_floor(node: ast.expr, function: Function) -> ast.expr:
@@ -176,7 +174,7 @@ def _is_masked(value: ast.expr, function: Function, depth: int = 5) -> bool:
     """Whether an expression, or what its names were given, speaks of a mask. What nobody gave is as it came."""
     if _SELECTS.search(ast.unparse(value)):
         return True
-    names = {each.id for each in ast.walk(value) if isinstance(each, ast.Name)} if depth else set()
+    names = names_in(value) if depth else set()
     for name in names:
         for each in _given(function, name):
             sources = [getattr(each, "value", None)]
@@ -194,7 +192,7 @@ def _is_masked(value: ast.expr, function: Function, depth: int = 5) -> bool:
     return not depth
 
 
-def dropped_result(module: Module, _side: Side) -> Iterator[Place]:
+def dropped_result(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a method call whose new value is dropped."""
     for node in module.nodes(ast.Expr):
         call = node.value
@@ -209,7 +207,7 @@ def dropped_result(module: Module, _side: Side) -> Iterator[Place]:
         expected = any("raises" in ast.unparse(each.items[0]) for each in around if isinstance(each, ast.With))
         expected |= any(each.handlers for each in around if isinstance(each, ast.Try))
         if pure and not expected:
-            yield Place(module.path, node.lineno, f"the result of `.{name}()` is dropped: nothing happens")
+            yield node, f"the result of `.{name}()` is dropped: nothing happens"
 
 
 _MOVES: Final = frozenset({"bfloat16", "cpu", "cuda", "double", "float", "half", "to"})
@@ -241,7 +239,7 @@ def is_tensor(module: Module, node: ast.expr) -> bool:
     return False
 
 
-def host_sync_in_loop(module: Module, _side: Side) -> Iterator[Place]:
+def host_sync_in_loop(module: Module, _side: Side) -> Iterator[Hit]:
     """`.item()` in a loop of a function that runs every step."""
     for node in module.nodes(ast.Call):
         if not isinstance(node.func, ast.Attribute) or node.func.attr not in {"item", "tolist"} or node.args:
@@ -252,10 +250,10 @@ def host_sync_in_loop(module: Module, _side: Side) -> Iterator[Place]:
         around = list(module.around(node))
         loops = [each for each in around[: around.index(function)] if isinstance(each, ast.For | ast.While)]
         if any(node not in ast.walk(each.iter if isinstance(each, ast.For) else each.test) for each in loops):
-            yield Place(module.path, node.lineno, f"`.{node.func.attr}()` in a loop of `{function.name}`")
+            yield node, f"`.{node.func.attr}()` in a loop of `{function.name}`"
 
 
-def one_kind_of_device(module: Module, side: Side) -> Iterator[Place]:
+def one_kind_of_device(module: Module, side: Side) -> Iterator[Hit]:
     """`torch.cuda.synchronize()` in a module, or a package, that asks the platform's object for everything else."""
     platform = next((name for name in module.imported if _PLATFORM.search(name)), "")
     owner = side.packages.get(f"{module.package.partition('.')[0]}.platforms") if "torch.cuda." in module.text else None
@@ -264,7 +262,7 @@ def one_kind_of_device(module: Module, side: Side) -> Iterator[Place]:
     for node in module.nodes(ast.Call) if platform else ():
         name = module.dotted(node.func)
         if name.startswith("torch.cuda.") and not _asked_before(module, node):
-            yield Place(module.path, node.lineno, f"`{name}` is for one kind of device; this module has `{platform}`")
+            yield node, f"`{name}` is for one kind of device; this module has `{platform}`"
 
 
 def _asked_before(module: Module, node: ast.AST) -> bool:
@@ -273,12 +271,12 @@ def _asked_before(module: Module, node: ast.AST) -> bool:
     return any("cuda" in ast.unparse(test).lower() for test in tests)
 
 
-def histogram_end(module: Module, _side: Side) -> Iterator[Place]:
+def histogram_end(module: Module, _side: Side) -> Iterator[Hit]:
     """`histc(x, bins=n, max=n - 1)`: the last two values share a bin."""
     for node in module.nodes(ast.Call):
         given = {each.arg: ast.unparse(each.value) for each in node.keywords if each.arg}
         if last_name(node.func) == "histc" and given.get("max") == f"{given.get('bins')} - 1":
-            yield Place(module.path, node.lineno, "bins of `histc` are narrower than one: counts of integers are wrong")
+            yield node, "bins of `histc` are narrower than one: counts of integers are wrong"
 
 
 _WITHOUT: Final = frozenset({"inference_mode", "no_grad", "set_grad_enabled"})
@@ -292,13 +290,13 @@ _TRAINS: Final = frozenset({"backward", "requires_grad_", "step", "zero_grad"})
 _IN_PLACE: Final = frozenset({"add_", "copy_", "div_", "fill_", "lerp_", "mul_", "sub_", "zero_"})
 
 
-def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
+def gradients_kept(module: Module, _side: Side) -> Iterator[Hit]:
     """Find an evaluation that runs a model with gradients, parameters that are changed in place with them, and a step
     that enables what nothing has disabled; in a file that knows `no_grad`, and not where callers use it."""
     guarded = [each for each in module.functions() if _mentions(each.decorator_list, _WITHOUT)]
-    withs: list[ast.With | ast.AsyncWith] = [*module.nodes(ast.With), *module.nodes(ast.AsyncWith)]
+    withs = list(module.nodes(ast.With, ast.AsyncWith))
     held = [each for each in withs if _mentions(each.items, _WITHOUT)]
-    called = {last_name(each.func) for one in (*guarded, *held) for each in ast.walk(one) if isinstance(each, ast.Call)}
+    called = {last_name(each.func) for each in nodes_in((*guarded, *held), ast.Call)}
     for function in module.functions() if "torch" in module.text else ():
         if function in guarded or function.name in called or any(each in guarded for each in module.around(function)):
             continue
@@ -310,15 +308,13 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
             plain = function.name not in {"backward", "forward"} and not function.decorator_list
             plain = plain and ".data" not in ast.unparse(function)
             if "enable_grad" in names and plain and not names & _WITHOUT:
-                said = f"`{function.name}` enables gradients, and nothing has disabled them"
-                yield Place(module.path, function.lineno, said)
+                yield function, f"`{function.name}` enables gradients, and nothing has disabled them"
             continue
         twin = next((each for each in guarded if _is_twin(module, function, each)), None)
         others = [each for each in module.functions() if each is not function and each not in guarded] if twin else []
         alone = not any(_is_twin(module, function, each) for each in others)
         if twin is not None and alone and _TENSORS.search(ast.unparse(function)):
-            said = f"`{function.name}` keeps what gradients need, and `{twin.name}` beside it does not"
-            yield Place(module.path, function.lineno, said)
+            yield function, f"`{function.name}` keeps what gradients need, and `{twin.name}` beside it does not"
             continue
         told = ast.get_docstring(function) or ""
         if (
@@ -326,12 +322,10 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
             and "torch" in module.imported
             and not re.search(r"\bmust|should|caller|under", told)
         ):
-            said = f"`{function.name}` says that it runs without gradients, and does not"
-            yield Place(module.path, function.lineno, said)
+            yield function, f"`{function.name}` says that it runs without gradients, and does not"
         runs = next((each for each in calls if _MODEL.match(last_name(each.func))), None)
         if runs is not None and _LOOKS.search(function.name):
-            said = f"`{function.name}` keeps what `{ast.unparse(runs.func)}` needs for gradients"
-            yield Place(module.path, function.lineno, said)
+            yield function, f"`{function.name}` keeps what `{ast.unparse(runs.func)}` needs for gradients"
         # What goes over parameters that it is given leaves that to its caller.
         given = parameters(function)
         loops = [each for each in nodes if isinstance(each, ast.For)]
@@ -342,8 +336,7 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Place]:
         ]
         changed = _parameter_changed(loops, calls)
         if changed is not None:
-            said = f"`{ast.unparse(changed.func)}` changes a parameter in place, with gradients"
-            yield Place(module.path, function.lineno, said)
+            yield function, f"`{ast.unparse(changed.func)}` changes a parameter in place, with gradients"
 
 
 _TENSORS: Final = re.compile(
@@ -397,7 +390,7 @@ def _is_twin(module: Module, one: Function, other: Function) -> bool:
 
 
 def _mentions(nodes: Sequence[ast.AST], names: frozenset[str]) -> bool:
-    parts = (each for one in nodes for each in ast.walk(one) if isinstance(each, ast.Name | ast.Attribute))
+    parts = nodes_in(nodes, ast.Name, ast.Attribute)
     return any(last_name(each) in names for each in parts)
 
 
@@ -406,8 +399,8 @@ def _parameter_changed(loops: list[ast.For], calls: list[ast.Call]) -> ast.Call 
     named = {
         name.id
         for each in loops
-        for name in ast.walk(each.target)
-        if isinstance(name, ast.Name) and (name.id.endswith("param") or "parameters()" in ast.unparse(each.iter))
+        for name in nodes_in(each.target, ast.Name)
+        if (name.id.endswith("param") or "parameters()" in ast.unparse(each.iter))
     }
     for call in calls:
         owner = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr in _IN_PLACE else None

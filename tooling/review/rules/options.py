@@ -6,32 +6,32 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from tooling.python.module import Function, keyword, last_name
+from tooling.python.module import Function, keyword, last_name, nodes_in
 from tooling.review.records import Place, Rule, Severity, is_test
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.side import Side
 
 _CONFIG = re.compile(r"(Config|Args|Arguments|Options|Params)$")
 
 
-def unchecked_choice(module: Module, side: Side) -> Iterator[Place]:
+def unchecked_choice(module: Module, side: Side) -> Iterator[Hit]:
     """Find a field with a list of choices that the class's own validation leaves out."""
     for owner in module.nodes(ast.ClassDef):
         limited = {name: node for node in owner.body if (name := _limited(node))}
         checks = [each for each in owner.body if isinstance(each, Function) and each.name == "__post_init__"]
-        said = {part.attr for each in checks for part in ast.walk(each) if isinstance(part, ast.Attribute)}
-        said |= {str(part.value) for each in checks for part in ast.walk(each) if isinstance(part, ast.Constant)}
-        calls = [part for each in checks for part in ast.walk(each) if isinstance(part, ast.Call)]
+        said = {part.attr for part in nodes_in(checks, ast.Attribute)}
+        said |= {str(part.value) for part in nodes_in(checks, ast.Constant)}
+        calls = nodes_in(checks, ast.Call)
         generic = any(last_name(part.func) == "fields" for part in calls)
         for name, node in limited.items() if set(limited) & said and not generic else ():
             if name not in said and not _checked_elsewhere(side, module, name):
-                message = f"`{owner.name}.{name}` lists its choices, and `__post_init__` does not check them"
-                yield Place(module.path, node.lineno, message)
+                yield node, f"`{owner.name}.{name}` lists its choices, and `__post_init__` does not check them"
 
 
 def _checked_elsewhere(side: Side, module: Module, name: str) -> bool:

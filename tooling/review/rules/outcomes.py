@@ -7,8 +7,8 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes, parameters
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, last_name, nodes_in, own_nodes, parameters
+from tooling.review.records import Rule, Severity
 from tooling.review.rules.conditions import blocks, is_local, stored
 from tooling.review.rules.members import subclasses
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _ENDS: Final = re.compile(
@@ -24,7 +25,7 @@ _ENDS: Final = re.compile(
 """Names of functions that may not come back."""
 
 
-def result_of_nothing(module: Module, side: Side) -> Iterator[Place]:
+def result_of_nothing(module: Module, side: Side) -> Iterator[Hit]:
     """Find `x = f()` where no path of `f` returns a value."""
     for node in module.nodes(ast.Assign):
         call = node.value.value if isinstance(node.value, ast.Await) else node.value
@@ -36,16 +37,16 @@ def result_of_nothing(module: Module, side: Side) -> Iterator[Place]:
         ):
             continue
         if not any(map(_gives, own_nodes(target))) and not _may_be_replaced(module, side, call):
-            yield Place(module.path, node.lineno, f"`{ast.unparse(call.func)}` returns nothing")
+            yield node, f"`{ast.unparse(call.func)}` returns nothing"
 
 
-def unpack_mismatch(module: Module, side: Side) -> Iterator[Place]:
+def unpack_mismatch(module: Module, side: Side) -> Iterator[Hit]:
     """Find `a, b = f()` where every `return` of `f` has another number of values, and `for a, b in f()` of a generator,
     or of an object of ours whose items have."""
     rows: list[tuple[ast.expr, ast.expr, bool]] = [
         (each.targets[0], each.value, False) for each in module.nodes(ast.Assign)
     ]
-    loops: list[ast.For | ast.comprehension] = [*module.nodes(ast.For), *module.nodes(ast.comprehension)]
+    loops = list(module.nodes(ast.For, ast.comprehension))
     rows += [(each.target, each.iter, True) for each in loops]
     for names, given_by, looped in rows:
         value = given_by.value if isinstance(given_by, ast.Await) else given_by
@@ -66,13 +67,13 @@ def unpack_mismatch(module: Module, side: Side) -> Iterator[Place]:
         other = any(isinstance(each, ast.YieldFrom if looped else ast.Yield | ast.YieldFrom) for each in inside)
         if sizes and len(names.elts) not in sizes and not other and not _may_be_replaced(module, side, call):
             said = f"`{ast.unparse(call.func)}` {'gives' if looped else 'returns'} {max(sizes)} values"
-            yield Place(module.path, names.lineno, f"{said}, {len(names.elts)} are unpacked")
+            yield names, f"{said}, {len(names.elts)} are unpacked"
 
 
 def _made_by(module: Module, name: ast.Name) -> ast.Call | None:
     """Return the only call that gives a local its value."""
     function = module.function_of(name)
-    stores = [each for each in (own_nodes(function) if function else ()) if isinstance(each, ast.Name)]
+    stores = own_nodes(function, ast.Name)
     stores = [each for each in stores if each.id == name.id and isinstance(each.ctx, ast.Store)]
     made = module.parents.get(stores[0]) if len(stores) == 1 else None
     return made.value if isinstance(made, ast.Assign) and isinstance(made.value, ast.Call) else None
@@ -125,7 +126,7 @@ def _gives(node: ast.AST) -> bool:
     return isinstance(node, ast.Yield | ast.YieldFrom) or (isinstance(node, ast.Return) and node.value is not None)
 
 
-def unbound_after_except(module: Module, side: Side) -> Iterator[Place]:
+def unbound_after_except(module: Module, side: Side) -> Iterator[Hit]:
     """Find a name that only the `try` sets, read after a handler that goes on without it."""
     for block in blocks(module):
         for at, node in enumerate(block):
@@ -149,12 +150,9 @@ def unbound_after_except(module: Module, side: Side) -> Iterator[Place]:
                 before = any(each.lineno < node.lineno and isinstance(each.ctx, ast.Store) for each in uses)
                 read = first_read(module, block[at + 1 :], name) if uses and not before else None
                 if read is not None:
-                    said = f"`{name}` is not set where the `except` above went on"
-                    yield Place(module.path, read.lineno, said)
+                    yield read, f"`{name}` is not set where the `except` above went on"
                 elif silent and any(_read_anyway(module, each, node, uses) for each in uses):
-                    yield Place(
-                        module.path, silent[0].lineno, f"`{name}` is read below, and not set where this goes on"
-                    )
+                    yield silent[0], f"`{name}` is read below, and not set where this goes on"
 
 
 def _read_anyway(module: Module, name: ast.Name, attempt: ast.Try, uses: list[ast.Name]) -> bool:
@@ -198,7 +196,7 @@ def first_read(module: Module, following: list[ast.stmt], name: str) -> ast.Name
     for statement in following:
         if not isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Expr | ast.Return):
             return None
-        uses = [each for each in ast.walk(statement) if isinstance(each, ast.Name) and each.id == name]
+        uses = [each for each in nodes_in(statement, ast.Name) if each.id == name]
         for each in uses:
             certain = not any(isinstance(one, perhaps) for one in module.around(each))
             if certain and isinstance(each.ctx, ast.Load):
@@ -211,20 +209,20 @@ def first_read(module: Module, following: list[ast.stmt], name: str) -> ast.Name
 _ABOUT_ERRORS: Final = re.compile(r"err|exc|fail|raise|type|class", re.IGNORECASE)
 
 
-def error_returned(module: Module, _side: Side) -> Iterator[Place]:
+def error_returned(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `return NotImplementedError(...)`, but for functions whose result is an exception, as their names say."""
     for node in module.nodes(ast.Return):
         made = node.value.func if isinstance(node.value, ast.Call) else node.value
         function = module.function_of(node)
         meant = isinstance(function, Function) and _ABOUT_ERRORS.search(function.name)
         if made is not None and last_name(made) == "NotImplementedError" and not meant:
-            yield Place(module.path, node.lineno, "`NotImplementedError` is returned, and not raised")
+            yield node, "`NotImplementedError` is returned, and not raised"
 
 
 _SINGLE: Final = {bool, float, int}
 
 
-def returns_differ(module: Module, side: Side) -> Iterator[Place]:
+def returns_differ(module: Module, side: Side) -> Iterator[Hit]:
     """Find `return False` in a function whose other paths return several values, and which says that it returns a
     tuple or has a caller that unpacks one. Other callers may well ask which of the two they got."""
     for function in module.functions():
@@ -235,8 +233,7 @@ def returns_differ(module: Module, side: Side) -> Iterator[Place]:
         nothing = [each for each in given if each.value is None]
         scores = [each for each in single if isinstance(each.value, ast.Constant) and type(each.value.value) is float]
         if len(scores) == 1 and len(nothing) == len(given) - 1 > 0:
-            said = f"`{ast.unparse(scores[0])}`: `{function.name}` returns nothing elsewhere"
-            yield Place(module.path, scores[0].lineno, said)
+            yield scores[0], f"`{ast.unparse(scores[0])}`: `{function.name}` returns nothing elsewhere"
         if not single or not tuples or len(single) + len(tuples) < len(given) or len(set(map(len, tuples))) > 1:
             continue
         starred = any(isinstance(each, ast.Starred) for elts in tuples for each in elts)
@@ -246,7 +243,7 @@ def returns_differ(module: Module, side: Side) -> Iterator[Place]:
         if promised or (function.returns is None and _is_unpacked(side, function)):
             for each in single:
                 said = f"`{function.name}` returns {len(tuples[0])} values elsewhere"
-                yield Place(module.path, each.lineno, f"`{ast.unparse(each)}`: {said}")
+                yield each, f"`{ast.unparse(each)}`: {said}"
 
 
 def _is_unpacked(side: Side, function: Function) -> bool:

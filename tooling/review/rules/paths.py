@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, parameters
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, last_name, nodes_in, parameters
+from tooling.review.records import Rule, Severity
 from tooling.review.rules.conditions import blocks
 from tooling.review.rules.outcomes import first_read
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -21,7 +22,7 @@ _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 _MAY_RAISE: Final = (ast.Await, ast.Call, ast.Subscript)
 
 
-def set_in_a_branch(module: Module, _side: Side) -> Iterator[Place]:
+def set_in_a_branch(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a name that a lone `if` sets, read in a line behind it that always runs."""
     for block in blocks(module):
         for at, node in enumerate(block):
@@ -32,13 +33,13 @@ def set_in_a_branch(module: Module, _side: Side) -> Iterator[Place]:
             if any(isinstance(each, (*_LOOPS, ast.Try)) for each in module.around(node)):
                 continue  # an earlier round may have set it
             # `if not isinstance(masks := m, dict): masks = make(m)` sets it either way.
-            in_test = {each.target.id for each in ast.walk(node.test) if isinstance(each, ast.NamedExpr)}
+            in_test = {each.target.id for each in nodes_in(node.test, ast.NamedExpr)}
             for name in sorted(_assigned(node.body) - in_test):
                 read = first_read(module, block[at + 1 :], name)
                 if read is not None and name not in _known_before(function, node):
                     said = f"`{name}` is set only where `{ast.unparse(node.test)[:60]}`, and read where it is not"
                     line = next(each.lineno for each in node.body if name in _assigned([each]))
-                    yield Place(module.path, line, said, f"{module.path}:{read.lineno}")
+                    yield line, said, read
 
 
 def _assigned(body: Iterable[ast.stmt]) -> set[str]:
@@ -64,7 +65,7 @@ def _known_before(function: Function, node: ast.stmt) -> set[str]:
     return found
 
 
-def unbound_in_handler(module: Module, _side: Side) -> Iterator[Place]:
+def unbound_in_handler(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a name that the `try` sets, read in the handler for whatever went wrong, setting it included."""
     for node in module.nodes(ast.Try):
         function = module.function_of(node)
@@ -80,7 +81,7 @@ def unbound_in_handler(module: Module, _side: Side) -> Iterator[Place]:
                 kind = last_name(handler.type) if handler.type is not None else "Exception"
                 if kind not in {"BaseException", "Exception"} and statement is not node.body[-1]:
                     continue
-                used = [each for one in handler.body for each in ast.walk(one) if isinstance(each, ast.Name)]
+                used = nodes_in(handler.body, ast.Name)
                 again = {each.id for each in used if isinstance(each.ctx, ast.Store)}
                 asked = any(each.id in {"locals", "vars"} for each in used)
                 for each in used:
@@ -91,8 +92,7 @@ def unbound_in_handler(module: Module, _side: Side) -> Iterator[Place]:
                     caught |= module.function_of(each) is not function
                     if each.id in names - again and not asked and not caught:
                         names.discard(each.id)
-                        said = f"`{each.id}` is not set where setting it is what failed"
-                        yield Place(module.path, each.lineno, said)
+                        yield each, f"`{each.id}` is not set where setting it is what failed"
             known |= _assigned([statement])
 
 

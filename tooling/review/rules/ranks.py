@@ -6,25 +6,26 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, keyword, last_name, own_nodes
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, keyword, last_name, names_in, nodes_in, own_nodes
+from tooling.review.records import Rule, Severity
 from tooling.review.rules.distributed import collective, for_none, group_given, group_parameter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _ASKED = {"torch.distributed.get_rank": "get_rank", "torch.distributed.get_world_size": "get_world_size"}
 _PLACING = (ast.Mod, ast.Mult, ast.FloorDiv)
 
 
-def default_group_rank(module: Module, _side: Side) -> Iterator[Place]:
+def default_group_rank(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a rank or size of the whole job, in a function that is about one group."""
     for function in module.functions():
         given = group_parameter(function)
-        calls = [node for node in own_nodes(function) if isinstance(node, ast.Call)] if given else []
+        calls = own_nodes(function, ast.Call) if given else []
         asked = [(node, _ASKED[module.dotted(node.func)]) for node in calls if module.dotted(node.func) in _ASKED]
         of_the_group = {name for node, name in asked if node.args or node.keywords}
         for node, name in asked:
@@ -32,8 +33,7 @@ def default_group_rank(module: Module, _side: Side) -> Iterator[Place]:
             plain = not node.args and not node.keywords and name not in of_the_group
             meant = plain and (name == "get_world_size" or _places(module, function, node))
             if meant and not for_none(module, node, given):
-                message = f"`{name}()` is that of the whole job, `{function.name}` is about `{given}`"
-                yield Place(module.path, node.lineno, message)
+                yield node, f"`{name}()` is that of the whole job, `{function.name}` is about `{given}`"
 
 
 def _places(module: Module, function: Function, call: ast.Call) -> bool:
@@ -41,7 +41,7 @@ def _places(module: Module, function: Function, call: ast.Call) -> bool:
     parent = module.parents.get(call)
     if isinstance(parent, ast.Assign) and len(parent.targets) == 1 and isinstance(parent.targets[0], ast.Name):
         name = parent.targets[0].id
-        uses = [node for node in own_nodes(function) if isinstance(node, ast.Name) and node.id == name]
+        uses = [node for node in own_nodes(function, ast.Name) if node.id == name]
         return any(_is_place(module.parents.get(node), node) for node in uses)
     return _is_place(parent, call)
 
@@ -52,7 +52,7 @@ def _is_place(parent: ast.AST | None, node: ast.AST) -> bool:
     return isinstance(parent, ast.Subscript) and parent.slice is node
 
 
-def group_unnamed(module: Module, _side: Side) -> Iterator[Place]:
+def group_unnamed(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a collective on all ranks in a file, or a class, of which nearly all others name their group, and a barrier
     in a class of which another barrier names it."""
     owners: dict[tuple[ast.AST | None, bool], list[ast.Call]] = {}
@@ -75,8 +75,7 @@ def group_unnamed(module: Module, _side: Side) -> Iterator[Place]:
         # A function that asks for the rank or size of all ranks means all of them.
         text = ast.unparse(function) if function is not None and name != "barrier" else ""
         if "get_rank()" not in text and "get_world_size()" not in text:
-            said = f"`{name}` meets all ranks of the job; others here name their group"
-            yield Place(module.path, node.lineno, said, f"{module.path}:{other.lineno}")
+            yield node, f"`{name}` meets all ranks of the job; others here name their group", other
 
 
 _OF_AN_AXIS: Final = re.compile(
@@ -85,7 +84,7 @@ _OF_AN_AXIS: Final = re.compile(
 )
 
 
-def group_of_axis_unnamed(module: Module, _side: Side) -> Iterator[Place]:
+def group_of_axis_unnamed(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a collective of all ranks whose list has one entry for each rank of one axis, which runs where that axis is
     longer than one, or beside a group that the function looks up and does not use."""
     for function in module.functions():
@@ -96,35 +95,35 @@ def group_of_axis_unnamed(module: Module, _side: Side) -> Iterator[Place]:
                 continue
             around = list(module.around(call, function))
             tests = [ast.unparse(each.test) for each in around if isinstance(each, ast.If)]
-            sent = {each.id for each in ast.walk(call) if isinstance(each, ast.Name)}
+            sent = names_in(call)
             made = [each for each in nodes if isinstance(each, ast.Assign) and last_name(each.targets[0]) in sent]
             lists = [ast.unparse(each.value) for each in made if isinstance(each.value, ast.ListComp | ast.BinOp)]
             lists += [ast.unparse(each) for each in (keyword(call, "src"), keyword(call, "dst")) if each is not None]
             axis = next((found[0] for text in (*tests, *lists) if (found := _OF_AN_AXIS.search(text))), "")
             over = [each.target for each in around if isinstance(each, ast.For)]
             axis = axis or next((last_name(each) for each in over if last_name(each).endswith("group")), "")
-            names = [each for each in ast.walk(function) if isinstance(each, ast.Name) and each.id.endswith("group")]
+            names = [each for each in nodes_in(function, ast.Name) if each.id.endswith("group")]
             read = {each.id for each in names if isinstance(each.ctx, ast.Load)}
             unused = next((each.id for each in names if each.id not in read and "old" not in each.id), "")
             if axis or unused:
                 said = f"is about `{axis}`" if axis else f"looks up `{unused}`"
                 name = collective(module, call)
-                yield Place(module.path, call.lineno, f"`{name}` meets all ranks of the job; the code around it {said}")
+                yield call, f"`{name}` meets all ranks of the job; the code around it {said}"
 
 
-def barrier_on_devices(module: Module, _side: Side) -> Iterator[Place]:
+def barrier_on_devices(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `barrier(device_ids=[...])` of all ranks: it waits on the device, and hangs where one rank is not there."""
     for node in module.nodes(ast.Call):
         devices = keyword(node, "device_ids") if collective(module, node) == "barrier" else None
         if devices is not None and not group_given(node, "barrier"):
-            yield Place(module.path, node.lineno, "a barrier of all ranks on their devices; a group of CPUs is cheaper")
+            yield node, "a barrier of all ranks on their devices; a group of CPUs is cheaper"
 
 
 MOST_NAMED = 3
 """Collectives with a group from which a file is taken to name all its groups."""
 
 
-def sampler_without_epoch(module: Module, side: Side) -> Iterator[Place]:
+def sampler_without_epoch(module: Module, side: Side) -> Iterator[Hit]:
     """Find a DistributedSampler whose epoch nobody sets."""
     for node in module.nodes(ast.Call):
         if last_name(node.func) != "DistributedSampler" or "set_epoch" in module.text:
@@ -137,7 +136,7 @@ def sampler_without_epoch(module: Module, side: Side) -> Iterator[Place]:
         if module.class_of(module.function_of(node) or node) is None and not epochs and not loaded:
             continue
         if not side.grep(["set_epoch"], "*.py"):
-            yield Place(module.path, node.lineno, "nobody calls `set_epoch`: every epoch has the same order")
+            yield node, "nobody calls `set_epoch`: every epoch has the same order"
 
 
 RULES = (

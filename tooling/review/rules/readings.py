@@ -8,13 +8,14 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, last_name, nodes_in, own_nodes
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _MAY_BE_ZERO: Final = re.compile(r"^(temperature|reward|score|seed|rank|local_rank|rewards?_score)$")
@@ -22,7 +23,7 @@ _GLOBAL_RANK: Final = re.compile(r"^(global_rank|process_index|get_rank|get_glob
 _TESTS: Final = (ast.If, ast.IfExp, ast.While, ast.Compare, ast.BoolOp, ast.UnaryOp, ast.Assert, ast.Match)
 
 
-def version_as_text(module: Module, _side: Side) -> Iterator[Place]:
+def version_as_text(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `vllm.__version__ >= "0.10"`, which compares letters: "0.9" is greater. torch's is an object that compares
     as a version."""
     for node in module.nodes(ast.Compare):
@@ -34,7 +35,7 @@ def version_as_text(module: Module, _side: Side) -> Iterator[Place]:
         made = [each for each in sides if each not in plain]
         named = [module.dotted(each) for each in plain if last_name(each) == "__version__"]
         if ordered and texts and named and (made or "torch.__version__" not in named):
-            yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` compares letters, not versions")
+            yield node, f"`{ast.unparse(node)}` compares letters, not versions"
 
 
 def defaults_of(spec: ast.arguments) -> list[tuple[str, ast.expr | None]]:
@@ -51,13 +52,13 @@ def class_of_value(module: Module, call: ast.Call, owner: ast.expr) -> str:
     if isinstance(owner, ast.Name) and isinstance(function, Function):
         given = _annotated(module, function, owner.id)
         scope = function if owner.id in module.shadowing[function] else module.tree
-        stores = [each for each in own_nodes(scope) if isinstance(each, ast.Name) and each.id == owner.id]
+        stores = [each for each in own_nodes(scope, ast.Name) if each.id == owner.id]
         made = {_class_made(module, each) for each in stores if isinstance(each.ctx, ast.Store)}
         return given if given or len(made) != 1 else made.pop()
     around = module.class_of(function) if function is not None else None
     if around is None or not isinstance(owner, ast.Attribute) or ast.unparse(owner.value) != "self":
         return ""
-    stored = [each for each in ast.walk(around) if isinstance(each, ast.Attribute) and each.attr == owner.attr]
+    stored = [each for each in nodes_in(around, ast.Attribute) if each.attr == owner.attr]
     made = {_class_made(module, each) for each in stored if isinstance(each.ctx, ast.Store)}
     return made.pop() if len(made) == 1 else ""
 
@@ -85,7 +86,7 @@ def _is_str(call: ast.Call) -> bool:
     return isinstance(call.func, ast.Name) and call.func.id == "str" and len(call.args) == 1
 
 
-def zero_as_missing(module: Module, _side: Side) -> Iterator[Place]:
+def zero_as_missing(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `temperature or 1.0` and `row.get("score") or ...`, which replace a zero that was given."""
     for node in module.nodes(ast.BoolOp):
         if not isinstance(node.op, ast.Or) or isinstance(module.parents.get(node), (*_TESTS, ast.comprehension)):
@@ -97,10 +98,10 @@ def zero_as_missing(module: Module, _side: Side) -> Iterator[Place]:
         empty = isinstance(last, ast.Constant) and (not last.value or isinstance(last.value, str))
         empty |= isinstance(last, ast.List | ast.Dict | ast.Tuple)
         if _MAY_BE_ZERO.match(name) and not empty:
-            yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` replaces a `{name}` of 0")
+            yield node, f"`{ast.unparse(node)}` replaces a `{name}` of 0"
 
 
-def global_rank_as_device(module: Module, _side: Side) -> Iterator[Place]:
+def global_rank_as_device(module: Module, _side: Side) -> Iterator[Hit]:
     """Find the number of a process among all used as that of a device on its node."""
     if "local" not in module.text:
         return
@@ -112,11 +113,10 @@ def global_rank_as_device(module: Module, _side: Side) -> Iterator[Place]:
             each = value.elts[0] if isinstance(value, ast.List) and value.elts else value
             name = last_name(each.func if isinstance(each, ast.Call) else each)
             if _GLOBAL_RANK.match(name) and "%" not in ast.unparse(value):
-                said = f"`{ast.unparse(each)}` counts all processes; devices are counted on each node"
-                yield Place(module.path, call.lineno, said)
+                yield call, f"`{ast.unparse(each)}` counts all processes; devices are counted on each node"
 
 
-def strings_run_together(module: Module, _side: Side) -> Iterator[Place]:
+def strings_run_together(module: Module, _side: Side) -> Iterator[Hit]:
     """Find two strings on two lines, joined without the space between their words."""
     texts: list[ast.expr] = [*module.nodes(ast.JoinedStr)]
     texts += [each for each in module.nodes(ast.Constant) if isinstance(each.value, str)]
@@ -135,15 +135,14 @@ def strings_run_together(module: Module, _side: Side) -> Iterator[Place]:
         words = len(left["text"].split()) >= _WORDS and len(right["text"].split()) >= _WORDS
         joined = re.search(r"(?:[a-z]{2}|[.,:;!?)`}])$", left["text"]) and "\\n" not in left["text"][-2:]
         if words and joined and "http" not in left["text"].split()[-1]:
-            said = f"{left['text'].split()[-1]!r} and {right['text'].split()[0]!r} become one word"
-            yield Place(module.path, number, said)
+            yield number, f"{left['text'].split()[-1]!r} and {right['text'].split()[0]!r} become one word"
 
 
 _WORDS: Final = 3
 """Words on both sides from which a string is taken for a sentence."""
 
 
-def lazy_at_end(module: Module, side: Side) -> Iterator[Place]:
+def lazy_at_end(module: Module, side: Side) -> Iterator[Hit]:
     """Find a pattern that ends in a group `(.+?)` or `(.*?)`: it takes one character, or none, whatever follows."""
     for call in module.nodes(ast.Call):
         name = module.dotted(call.func)
@@ -159,7 +158,7 @@ def lazy_at_end(module: Module, side: Side) -> Iterator[Place]:
             users = [side.text(path) or "" for path in side.grep([held], "*.py")] if public else []
             if not held or any("fullmatch" in each for each in (module.text, *users)):
                 continue
-        yield Place(module.path, call.lineno, f"`{found[0]}` at the end takes as little as it can")
+        yield call, f"`{found[0]}` at the end takes as little as it can"
 
 
 _TAKING: Final = frozenset({"re.compile", "re.findall", "re.finditer", "re.match", "re.search"})

@@ -7,7 +7,7 @@ import enum
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name
+from tooling.python.module import Function, last_name, nodes_in
 from tooling.python.source import string_of
 from tooling.python.symbols.calls import why_refused
 from tooling.review.records import Place, Rule, Severity
@@ -17,16 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.side import Side
 
 
-def unresolved_import(module: Module, side: Side) -> Iterator[Place]:
+def unresolved_import(module: Module, side: Side) -> Iterator[Hit]:
     """`from ours.module import name` where there is no such module or name, and tables of what to import on demand."""
     for line, origin, name in _on_demand(module, side):
         problem = _missing(side, origin, name)
         if problem:
-            yield Place(module.path, line, problem, side.packages.get(origin, ""))
+            yield line, problem, side.packages.get(origin, "")
     for node in module.nodes(ast.ImportFrom):
         origin = module.absolute(node)
         if not _is_ours(origin, side) or _is_guarded(module, node):
@@ -34,12 +35,12 @@ def unresolved_import(module: Module, side: Side) -> Iterator[Place]:
         for alias in node.names:
             problem = _missing(side, origin, alias.name)
             if problem:
-                yield Place(module.path, node.lineno, problem, side.packages.get(origin, ""))
+                yield node, problem, side.packages.get(origin, "")
     for plain in module.nodes(ast.Import):
         for alias in plain.names:
             known = side.may_have(alias.name)
             if _is_ours(alias.name, side) and not known and not _is_guarded(module, plain):
-                yield Place(module.path, plain.lineno, f"there is no module `{alias.name}`")
+                yield plain, f"there is no module `{alias.name}`"
 
 
 def _on_demand(module: Module, side: Side) -> Iterator[tuple[int, str, str]]:
@@ -92,7 +93,7 @@ def _is_open(module: Module) -> bool:
     return stars or "__getattr__" in module.top_level or "globals()" in module.text or "sys.modules" in module.text
 
 
-def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
+def signature_mismatch(module: Module, side: Side) -> Iterator[Hit]:
     """Find a call of our own function that its signature refuses."""
     for written in module.nodes(ast.Call):
         node = handed_on(written)
@@ -115,7 +116,7 @@ def signature_mismatch(module: Module, side: Side) -> Iterator[Place]:
             said = f"`{ast.unparse(node.func)[:80]}(...)`: {problem}"
             # In a call of many lines, the line of the argument that it speaks of
             line = next((each.value.lineno for each in node.keywords if f"`{each.arg}`" in problem), node.lineno)
-            yield Place(module.path, line, said, evidence)
+            yield line, said, evidence
 
 
 def _called(module: Module, func: ast.expr) -> str:
@@ -140,7 +141,7 @@ def _made_remote(module: Module, actor: ast.expr) -> ast.expr | None:
     return actor.args[0] if len(actor.args) == 1 and module.dotted(wrapper) == "ray.remote" else None
 
 
-def unknown_attribute(module: Module, side: Side) -> Iterator[Place]:
+def unknown_attribute(module: Module, side: Side) -> Iterator[Hit]:
     """`config.field` of a parameter that is annotated with our own dataclass, which has no such field."""
     for function in module.functions():
         for parameter in [*function.args.args, *function.args.kwonlyargs]:
@@ -166,8 +167,7 @@ def unknown_attribute(module: Module, side: Side) -> Iterator[Place]:
                         node.attr in {one.name for one in each.body if isinstance(one, Function)} for _, each in derived
                     ):
                         continue  # it is annotated as the base of what has it
-                    message = f"`{parameter.annotation.id}` has no `{node.attr}`"
-                    yield Place(module.path, node.lineno, message)
+                    yield node, f"`{parameter.annotation.id}` has no `{node.attr}`"
 
 
 def _is_named(node: ast.expr, name: str) -> bool:
@@ -226,7 +226,7 @@ _OF_ENUMS = frozenset(each for kind in (enum.Enum, enum.IntFlag) for each in var
 """What enumerations keep beside their members: `_value2member_map_`, `_member_names_`."""
 
 
-def unknown_member(module: Module, side: Side) -> Iterator[Place]:
+def unknown_member(module: Module, side: Side) -> Iterator[Hit]:
     """Find `Kind.GONE` of a class or an enumeration of ours that has no such member."""
     for node in module.nodes(ast.Attribute):
         if (
@@ -243,7 +243,7 @@ def unknown_member(module: Module, side: Side) -> Iterator[Place]:
             continue
         set_from_outside = f"{node.value.id}.{node.attr} =" in module.text or f'"{node.attr}"' in module.text
         if not set_from_outside and not any(node.attr in module.shadowing[each] for each in module.around(node)):
-            yield Place(module.path, node.lineno, f"`{node.value.id}` has no `{node.attr}`", target[0].path)
+            yield node, f"`{node.value.id}` has no `{node.attr}`", target[0].path
 
 
 def _class_members(side: Side, module: Module, owner: ast.ClassDef) -> set[str] | None:
@@ -260,11 +260,11 @@ def _class_members(side: Side, module: Module, owner: ast.ClassDef) -> set[str] 
     ):
         return None
     names = {each.name for each in owner.body if isinstance(each, Function | ast.ClassDef)}
-    names |= {each.id for each in ast.walk(owner) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+    names |= {each.id for each in nodes_in(owner, ast.Name) if isinstance(each.ctx, ast.Store)}
     return names.union(dir(str), dir(int), dir(float), {"name", "value"}, _OF_ENUMS)
 
 
-def registry_target(module: Module, side: Side) -> Iterator[Place]:
+def registry_target(module: Module, side: Side) -> Iterator[Hit]:
     """Find a "module:object" of ours that does not exist. Outside of registries such a text may be anything: there the
     module must exist, or the object under another module of that last name."""
     registers = module.path.endswith("registry.py")
@@ -281,7 +281,7 @@ def registry_target(module: Module, side: Side) -> Iterator[Place]:
             modules = [found for each in alike if (found := side.find_module(each)) is not None]
             problem = problem if any(named[2] in bound_names(each) for each in modules) else ""
         if problem:
-            yield Place(module.path, node.lineno, f"registry entry: {problem}")
+            yield node, f"registry entry: {problem}"
 
 
 _SUFFIXES: Final = frozenset(

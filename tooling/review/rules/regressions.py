@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, keyword, last_name, own_nodes
+from tooling.python.module import Function, keyword, last_name, nodes_in, own_nodes
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.pairs import PairedNodes, dumped, pair_modules
 from tooling.review.rules.distributed import collective, group_given
@@ -176,7 +176,7 @@ def _tests(module: Module, node: ast.AST) -> set[frozenset[str]]:
 
 
 def _words(node: ast.AST) -> frozenset[str]:
-    named = (each for each in ast.walk(node) if isinstance(each, ast.Name | ast.Attribute))
+    named = nodes_in(node, ast.Name, ast.Attribute)
     return frozenset(map(last_name, named)) - {"len", "self"}
 
 
@@ -218,7 +218,7 @@ def gradient_guard_dropped(comparison: Comparison) -> Iterator[Place]:
                 continue
             was = [each for each in old.decorator_list if _is_guard(before, each)]
             now = [each for each in new.decorator_list if _is_guard(after, each)]
-            inside = any(_is_guard(after, each) for each in own_nodes(new) if isinstance(each, ast.expr))
+            inside = any(_is_guard(after, each) for each in own_nodes(new, ast.expr))
             if was and not now and not inside:
                 said = f"`{new.name}` lost `@{ast.unparse(was[0])}`: it keeps a graph for every call"
                 yield Place(file.path, new.lineno, said)

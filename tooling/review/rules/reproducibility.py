@@ -6,13 +6,14 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from tooling.python.module import last_name
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import last_name, nodes_in
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _SEEDING = frozenset({"seed", "manual_seed", "manual_seed_all", "set_seed", "seed_everything", "default_rng", "Random"})
@@ -23,18 +24,18 @@ _SEED = re.compile(r"(^|_)seed$")
 _SALTED = frozenset({"hash", "id"})
 
 
-def unstable_seed(module: Module, _side: Side) -> Iterator[Place]:
+def unstable_seed(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a seed from `hash(...)`, whose value is another one in each process, or from `id(...)`."""
     for value in _seeds(module):
-        for node in ast.walk(value):
-            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+        for node in nodes_in(value, ast.Call):
+            if not isinstance(node.func, ast.Name):
                 continue
             # Hashes of numbers, and of tuples of numbers, are the same everywhere.
             parts = [part for each in node.args for part in (each.elts if isinstance(each, ast.Tuple) else [each])]
             if parts and all(isinstance(each, ast.Constant) and isinstance(each.value, int) for each in parts):
                 continue
             if node.func.id in _SALTED - module.bindings.keys():
-                yield Place(module.path, node.lineno, f"`{ast.unparse(node)}` is another number in every process")
+                yield node, f"`{ast.unparse(node)}` is another number in every process"
 
 
 def _seeds(module: Module) -> Iterator[ast.expr]:
@@ -47,7 +48,7 @@ def _seeds(module: Module) -> Iterator[ast.expr]:
             yield node.value
 
 
-def seeded_at_import(module: Module, _side: Side) -> Iterator[Place]:
+def seeded_at_import(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a generator of the whole process that is seeded because a module was imported."""
     guarded = any(isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in module.tree.body)
     statements = [each.value for each in module.tree.body if isinstance(each, ast.Expr)]
@@ -56,7 +57,7 @@ def seeded_at_import(module: Module, _side: Side) -> Iterator[Place]:
     if guarded or works or not any(True for _ in module.functions()):
         return  # a script, or a tutorial: it does more when it is loaded
     for line, name in named:
-        yield Place(module.path, line, f"`{name}` runs when this module is imported")
+        yield line, f"`{name}` runs when this module is imported"
 
 
 RULES = (

@@ -6,13 +6,14 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from tooling.python.module import Function, last_name, own_nodes, parameters
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, last_name, nodes_in, own_nodes, parameters
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _PARAMETERS = frozenset({"prompt", "completions", "prompt_ids", "completion_ids"})
@@ -55,26 +56,22 @@ def rewards_of(module: Module) -> Iterator[Function]:
             yield function
 
 
-def swallows(module: Module, _side: Side) -> Iterator[Place]:
+def swallows(module: Module, _side: Side) -> Iterator[Hit]:
     """Find an exception of any kind that becomes a score."""
     named = [each for each in module.functions() if _NAMED.search(each.name)]
     for function in dict.fromkeys((*rewards_of(module), *named)):
-        for node in own_nodes(function):
-            if not isinstance(node, ast.ExceptHandler):
-                continue
-            kinds = (
-                {last_name(each) for each in ast.walk(node.type) if isinstance(each, ast.expr)} if node.type else set()
-            )
+        for node in own_nodes(function, ast.ExceptHandler):
+            kinds = {last_name(each) for each in nodes_in(node.type, ast.expr)} if node.type else set()
             broad = node.type is None or bool(kinds & _FAILURES)
             last = node.body[-1]
             number = last.value if isinstance(last, ast.Return) else None
             number = number.operand if isinstance(number, ast.UnaryOp) else number
             scored = isinstance(number, ast.Constant) and type(number.value) in {int, float}
             if broad and scored and not any(isinstance(each, ast.Raise) for each in ast.walk(node)):
-                yield Place(module.path, node.lineno, f"any failure of `{function.name}` becomes a score")
+                yield node, f"any failure of `{function.name}` becomes a score"
 
 
-def unguarded(module: Module, _side: Side) -> Iterator[Place]:
+def unguarded(module: Module, _side: Side) -> Iterator[Hit]:
     """Find parsing of what a model wrote, with nothing that handles an answer in no known form."""
     for function in rewards_of(module):
         nodes = list(own_nodes(function))
@@ -87,7 +84,7 @@ def unguarded(module: Module, _side: Side) -> Iterator[Place]:
             continue
         parsing = [node for node in nodes if _is_parsing(node)]
         if parsing or _handed_on(module, function, nodes):
-            yield Place(module.path, function.lineno, f"`{function.name}` parses what a model wrote, unguarded")
+            yield function, f"`{function.name}` parses what a model wrote, unguarded"
 
 
 def _handed_on(module: Module, function: Function, nodes: list[ast.AST]) -> bool:
@@ -115,16 +112,14 @@ def _is_parsing(node: ast.AST) -> bool:
     return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Constant)
 
 
-def no_number(module: Module, _side: Side) -> Iterator[Place]:
+def no_number(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a path that returns text, None or a tuple."""
     for function in rewards_of(module):
-        for node in own_nodes(function):
-            if not isinstance(node, ast.Return):
-                continue
+        for node in own_nodes(function, ast.Return):
             other = node.value is None or isinstance(node.value, _NO_NUMBERS)
             if other or (isinstance(node.value, ast.Constant) and not isinstance(node.value.value, int | float)):
                 shown = ast.unparse(node.value) if node.value is not None else "nothing"
-                yield Place(module.path, node.lineno, f"`{function.name}` returns {shown} instead of a number")
+                yield node, f"`{function.name}` returns {shown} instead of a number"
 
 
 RULES = (

@@ -8,7 +8,7 @@ import warnings
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, own_nodes
+from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.conditions import blocks
 from tooling.review.rules.messages import is_kept, made_name
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.side import Side
 
@@ -32,27 +33,27 @@ _LETS_GO = re.compile(rf"{TEARDOWN.pattern}|^_*(finish|clear|join|unlink|remove|
 """Names of calls after which nothing is wanted of an object: nobody can help it if they fail."""
 
 
-def wildcard(module: Module, _side: Side) -> Iterator[Place]:
+def wildcard(module: Module, _side: Side) -> Iterator[Hit]:
     """`from x import *` outside of package roots."""
     for node in module.nodes(ast.ImportFrom):
         if any(alias.name == "*" for alias in node.names) and not module.path.endswith("__init__.py"):
-            yield Place(module.path, node.lineno, f"everything of `{module.absolute(node)}` is imported")
+            yield node, f"everything of `{module.absolute(node)}` is imported"
 
 
-def frozen_import(module: Module, side: Side) -> Iterator[Place]:
+def frozen_import(module: Module, side: Side) -> Iterator[Hit]:
     """Find an import of a package that the policy keeps for old code only."""
     if module.path.partition("/")[0] in side.frozen:
         return
     for node in module.nodes(ast.ImportFrom):
         if module.absolute(node).partition(".")[0] in side.frozen:
-            yield Place(module.path, node.lineno, f"`{module.absolute(node)}` belongs to a frozen package")
+            yield node, f"`{module.absolute(node)}` belongs to a frozen package"
     for plain in module.nodes(ast.Import):
         for alias in plain.names:
             if alias.name.partition(".")[0] in side.frozen:
-                yield Place(module.path, plain.lineno, f"`{alias.name}` belongs to a frozen package")
+                yield plain, f"`{alias.name}` belongs to a frozen package"
 
 
-def swallowed(module: Module, _side: Side) -> Iterator[Place]:
+def swallowed(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a broad `except` that does nothing, around something that is done for its effect, that logs what it has
     done, or whose result the caller waits for: nothing tells that it failed. Trying one way after another to get a
     value is left alone."""
@@ -66,11 +67,11 @@ def swallowed(module: Module, _side: Side) -> Iterator[Place]:
         effects = all(isinstance(each, ast.Expr) for each in attempt.body)
         function = module.function_of(handler)
         ending = isinstance(function, Function) and bool(TEARDOWN.match(function.name))
-        calls = [each for each in ast.walk(attempt) if isinstance(each, ast.Call)]
+        calls = nodes_in(attempt, ast.Call)
         ending |= bool(calls) and all(_LETS_GO.search(last_name(each.func)) for each in calls)
         told = any("#" in line for line in module.lines[handler.lineno - 1 : handler.end_lineno])
         if (effects or _hides(module, attempt, handler)) and not ending and not told:
-            yield Place(module.path, handler.lineno, "every error disappears here")
+            yield handler, "every error disappears here"
 
 
 def _hides(module: Module, attempt: ast.Try, handler: ast.ExceptHandler) -> bool:
@@ -109,22 +110,22 @@ _TRIES: Final = re.compile(r"try|maybe|safe|optional|default|find|detect|guess|p
 """Names of functions that may well return nothing."""
 
 
-def torn_state(module: Module, _side: Side) -> Iterator[Place]:
+def torn_state(module: Module, _side: Side) -> Iterator[Hit]:
     """Find state that is written over the last good copy."""
     for function in module.functions():
         if not _STATE.match(function.name):
             continue
-        calls = [node for node in own_nodes(function) if isinstance(node, ast.Call)]
+        calls = own_nodes(function, ast.Call)
         if any(last_name(each.func) in {"replace", "rename", "move", "NamedTemporaryFile"} for each in calls):
             continue
         for node in calls:
             mode = node.args[1] if len(node.args) > 1 else None
             writing = isinstance(mode, ast.Constant) and str(mode.value).startswith("w")
             if isinstance(node.func, ast.Name) and node.func.id == "open" and writing:
-                yield Place(module.path, node.lineno, f"`{function.name}` writes over the only copy")
+                yield node, f"`{function.name}` writes over the only copy"
 
 
-def silent_getattr(module: Module, _side: Side) -> Iterator[Place]:
+def silent_getattr(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a `__getattr__` that answers None to unknown names."""
     for function in module.functions():
         if function.name != "__getattr__" or module.class_of(function) is None or not function.body:
@@ -136,39 +137,39 @@ def silent_getattr(module: Module, _side: Side) -> Iterator[Place]:
             ends.value is None or (isinstance(ends.value, ast.Constant) and ends.value.value is None)
         )
         if none or (isinstance(ends, ast.If) and not ends.orelse):
-            yield Place(module.path, ends.lineno, "unknown attributes become None")
+            yield ends, "unknown attributes become None"
 
 
-def reraised(module: Module, _side: Side) -> Iterator[Place]:
+def reraised(module: Module, _side: Side) -> Iterator[Hit]:
     """Find an `__exit__` that raises the error it is given: the traceback starts anew, and the cleaning up behind it is
     skipped."""
     for function in module.functions():
         names = [each.arg for each in function.args.args]
         if function.name not in {"__exit__", "__aexit__"} or len(names) < 3:
             continue
-        for node in own_nodes(function):
-            if isinstance(node, ast.Raise) and node.exc is not None and last_name(node.exc) == names[2]:
-                yield Place(module.path, node.lineno, f"`{function.name}` raises the exception that is under way")
+        for node in own_nodes(function, ast.Raise):
+            if node.exc is not None and last_name(node.exc) == names[2]:
+                yield node, f"`{function.name}` raises the exception that is under way"
 
 
-def probe_raises(module: Module, _side: Side) -> Iterator[Place]:
+def probe_raises(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `def is_available(name): return bool(version(name))`, which raises where it is not there."""
     for function in module.functions():
         asks = re.match(r"_?(is|has)_(\w+_)?(available|installed)$", function.name)
-        calls = [each for each in own_nodes(function) if isinstance(each, ast.Call)] if asks else []
+        calls = own_nodes(function, ast.Call) if asks else []
         for call in calls:
             raises = module.dotted(call.func) in {"importlib.import_module", "importlib.metadata.version"}
             guarded = any(isinstance(each, ast.Try | ast.If | ast.With) for each in module.around(call, function))
             if raises and not guarded and not any(isinstance(each, ast.If) for each in function.body):
-                yield Place(module.path, call.lineno, f"`{function.name}` raises where the package is not there")
+                yield call, f"`{function.name}` raises where the package is not there"
 
 
-def dead_assignment(module: Module, _side: Side) -> Iterator[Place]:
+def dead_assignment(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a computed value that the next statement replaces."""
     for one, other in (pair for block in blocks(module) for pair in pairwise(block)):
         name = _replaced(one, other)
         if name:
-            yield Place(module.path, one.lineno, f"`{name}` is replaced before anybody reads it")
+            yield one, f"`{name}` is replaced before anybody reads it"
 
 
 def _replaced(one: ast.stmt, other: ast.stmt) -> str:
@@ -178,7 +179,7 @@ def _replaced(one: ast.stmt, other: ast.stmt) -> str:
         return ""
     target = one.targets[0]
     several = isinstance(target, ast.Tuple) and all(isinstance(each, ast.Name) for each in target.elts)
-    names = {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+    names = names_in(target)
     name = ast.unparse(target)
     same = (several or isinstance(target, ast.Name)) and ast.unparse(other.targets[0]) == name and name.strip("_, ()")
     read = any(isinstance(node, ast.Name) and node.id in names for node in ast.walk(other.value))
@@ -197,7 +198,7 @@ def _replaced(one: ast.stmt, other: ast.stmt) -> str:
     return name if same and not read and computed and not effect else ""
 
 
-def open_socket(module: Module, _side: Side) -> Iterator[Place]:
+def open_socket(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a socket of a function that only closes it where nothing went wrong, or never."""
     for function in module.functions():
         for node in own_nodes(function):
@@ -205,14 +206,14 @@ def open_socket(module: Module, _side: Side) -> Iterator[Place]:
             if made is None or module.dotted(made.func) != "socket.socket":
                 continue
             if not is_kept(module, function, target):
-                yield Place(module.path, made.lineno, f"nothing closes `{target}`")
+                yield made, f"nothing closes `{target}`"
             elif _closed_without_errors(module, function, target):
-                yield Place(module.path, made.lineno, f"`{target}` stays open where something goes wrong")
+                yield made, f"`{target}` stays open where something goes wrong"
 
 
 def _closed_without_errors(module: Module, function: Function, name: str) -> bool:
     """Whether a socket is only closed at the end of a `try` whose handlers leave the function without it."""
-    uses = [each for each in own_nodes(function) if isinstance(each, ast.Name) and each.id == name]
+    uses = [each for each in own_nodes(function, ast.Name) if each.id == name]
     parents = [module.parents[each] for each in uses if isinstance(each.ctx, ast.Load)]
     closings = [each for each in parents if isinstance(each, ast.Attribute) and each.attr == "close"]
     if not closings or any(not isinstance(each, ast.Attribute) for each in parents):

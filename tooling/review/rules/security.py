@@ -7,7 +7,7 @@ import itertools
 import re
 from typing import TYPE_CHECKING
 
-from tooling.python.module import Function, keyword, last_name, own_nodes
+from tooling.python.module import Function, keyword, last_name, names_in, nodes_in, own_nodes
 from tooling.review.records import Place, Rule, Severity, is_test
 from tooling.review.rules.readings import defaults_of
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.side import Side
 
@@ -46,7 +47,7 @@ _FENCE = re.compile(r"^getsource(lines)?$|sandbox|reliability_guard|restrict")
 _SERVES = frozenset({"run", "bind", "serve", "start_server", "create_server", "TCPSite", "Config", "HTTPServer"})
 
 
-def unsafe_loads(module: Module, _side: Side) -> Iterator[Place]:
+def unsafe_loads(module: Module, _side: Side) -> Iterator[Hit]:
     """Bytes that become objects, and so can run code."""
     for node in module.nodes(ast.Call):
         name = module.dotted(node.func)
@@ -55,7 +56,7 @@ def unsafe_loads(module: Module, _side: Side) -> Iterator[Place]:
         # Whoever calls `__setstate__` has loaded a pickle already.
         inner = getattr(module.function_of(node), "name", "") == "__setstate__"
         if name in _LOADERS and not copy and not inner and not _from_ranks(module, node):
-            yield Place(module.path, node.lineno, f"`{name}` runs whatever its bytes say")
+            yield node, f"`{name}` runs whatever its bytes say"
 
 
 def _from_ranks(module: Module, call: ast.Call) -> bool:
@@ -64,47 +65,47 @@ def _from_ranks(module: Module, call: ast.Call) -> bool:
     function = module.function_of(call)
     inside = own_nodes(function) if function is not None else []
     calls = (module.dotted(each.func) for each in inside if isinstance(each, ast.Call))
-    named = {each.id for one in call.args[:1] for each in ast.walk(one) if isinstance(each, ast.Name)}
+    named = names_in(call.args[:1])
     made = [each.value for each in inside if isinstance(each, ast.Assign) and last_name(each.targets[0]) in named]
     of_tensor = any(".numpy()" in ast.unparse(each) for each in (*call.args[:1], *made))
     return of_tensor and any(_RECEIVES.fullmatch(each) for each in calls)
 
 
-def pickled_file(module: Module, _side: Side) -> Iterator[Place]:
+def pickled_file(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `pickle.load(file)`: files are changed by others more often than bytes in memory."""
     for node in module.nodes(ast.Call):
         if module.dotted(node.func) in _FILE_LOADERS:
-            yield Place(module.path, node.lineno, f"`{module.dotted(node.func)}` runs whatever its file says")
+            yield node, f"`{module.dotted(node.func)}` runs whatever its file says"
 
 
-def default_load(module: Module, _side: Side) -> Iterator[Place]:
+def default_load(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `torch.load(path)`, whose default ran code until torch 2.6."""
     for node in module.nodes(ast.Call):
         named = any(each.arg in {"weights_only", None} for each in node.keywords)
         if module.dotted(node.func) == "torch.load" and not named:
-            yield Place(module.path, node.lineno, "`torch.load` without `weights_only`: before torch 2.6 it runs code")
+            yield node, "`torch.load` without `weights_only`: before torch 2.6 it runs code"
 
 
-def torch_load(module: Module, _side: Side) -> Iterator[Place]:
+def torch_load(module: Module, _side: Side) -> Iterator[Hit]:
     """`torch.load(..., weights_only=False)`."""
     for node in module.nodes(ast.Call):
         if module.dotted(node.func) == "torch.load":
             safe = keyword(node, "weights_only")
             if isinstance(safe, ast.Constant) and safe.value is False:
-                yield Place(module.path, node.lineno, "`torch.load(weights_only=False)` runs code from the file")
+                yield node, "`torch.load(weights_only=False)` runs code from the file"
 
 
-def yaml_load(module: Module, _side: Side) -> Iterator[Place]:
+def yaml_load(module: Module, _side: Side) -> Iterator[Hit]:
     """`yaml.load` with a loader that makes objects."""
     for node in module.nodes(ast.Call):
         name = module.dotted(node.func)
         loader = keyword(node, "Loader") or (node.args[1] if len(node.args) > 1 else None)
         unsafe = loader is None or last_name(loader) in {"Loader", "UnsafeLoader", "CLoader"}
         if name == "yaml.unsafe_load" or (name == "yaml.load" and unsafe):
-            yield Place(module.path, node.lineno, f"`{name}` makes objects that the document names")
+            yield node, f"`{name}` makes objects that the document names"
 
 
-def shell(module: Module, _side: Side) -> Iterator[Place]:
+def shell(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a command line put together from values and given to a shell, under a name or not."""
     for node in module.nodes(ast.Call):
         name = module.dotted(node.func)
@@ -115,11 +116,11 @@ def shell(module: Module, _side: Side) -> Iterator[Place]:
         commands = list(node.args[:1]) if by_shell else []
         function = module.function_of(node)
         if commands and isinstance(commands[0], ast.Name) and function is not None:
-            made = [each for each in own_nodes(function) if isinstance(each, ast.Assign) and each.lineno < node.lineno]
+            made = [each for each in own_nodes(function, ast.Assign) if each.lineno < node.lineno]
             made = [each for each in made if ast.unparse(each.targets[0]) == commands[0].id]
             commands = [each.value for each in sorted(made, key=lambda each: each.lineno)[-1:]]
         if any(_has_values(module, each) for each in commands):
-            yield Place(module.path, node.lineno, f"`{name}` gives values to a shell")
+            yield node, f"`{name}` gives values to a shell"
 
 
 def _has_values(module: Module, command: ast.expr) -> bool:
@@ -147,7 +148,7 @@ def _is_quoted(module: Module, part: ast.expr) -> bool:
     return name == "quote" or by_words
 
 
-def evaluated(module: Module, _side: Side) -> Iterator[Place]:
+def evaluated(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `eval` or `exec` of anything but a constant."""
     for node in module.nodes(ast.Call):
         if not isinstance(node.func, ast.Name) or node.func.id not in {"eval", "exec"} or not node.args:
@@ -155,17 +156,17 @@ def evaluated(module: Module, _side: Side) -> Iterator[Place]:
         known = isinstance(node.args[0], ast.Constant) or node.func.id in module.imported
         # `setup.py` reads the version of the package that it cannot import yet.
         if not known and not _own_source(module, node) and not module.path.endswith("setup.py"):
-            yield Place(module.path, node.lineno, f"`{node.func.id}` runs text as code")
+            yield node, f"`{node.func.id}` runs text as code"
 
 
 def _own_source(module: Module, node: ast.AST) -> bool:
     """Whether what runs is the source of a function of this program, as patches rewrite it, or is fenced in."""
     function = module.function_of(node)
-    calls = (last_name(each.func) for each in ast.walk(function or module.tree) if isinstance(each, ast.Call))
+    calls = (last_name(each.func) for each in nodes_in(function or module.tree, ast.Call))
     return any(_FENCE.search(each) for each in calls)
 
 
-def open_address(module: Module, _side: Side) -> Iterator[Place]:
+def open_address(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a server bound to all interfaces by a literal."""
     for node in module.nodes(ast.Call):
         if last_name(node.func) not in _SERVES and not last_name(node.func).endswith("HTTPServer"):
@@ -173,15 +174,15 @@ def open_address(module: Module, _side: Side) -> Iterator[Place]:
         values = [*node.args, *(each.value for each in node.keywords if each.arg in {"host", "address", "addr"})]
         flat = [part for value in values for part in (value.elts if isinstance(value, ast.Tuple) else [value])]
         if any(isinstance(part, ast.Constant) and part.value in {"0.0.0.0", "::"} for part in flat):
-            yield Place(module.path, node.lineno, f"`{ast.unparse(node.func)}` listens on all interfaces by a literal")
+            yield node, f"`{ast.unparse(node.func)}` listens on all interfaces by a literal"
     for command in module.nodes(ast.List):
         words = [each.value if isinstance(each, ast.Constant) else "" for each in command.elts]
         for option, value in itertools.pairwise(words):
             if option in {"--host", "--bind", "--listen"} and value in {"0.0.0.0", "::"}:
-                yield Place(module.path, command.lineno, f"`{option} {value}` listens on all interfaces by a literal")
+                yield command, f"`{option} {value}` listens on all interfaces by a literal"
 
 
-def open_default(module: Module, _side: Side) -> Iterator[Place]:
+def open_default(module: Module, _side: Side) -> Iterator[Hit]:
     """Find an address of all interfaces as what is taken unless somebody says otherwise."""
     for text in module.nodes(ast.Constant):
         if text.value not in {"0.0.0.0", "::"}:
@@ -198,7 +199,7 @@ def open_default(module: Module, _side: Side) -> Iterator[Place]:
             texts = [each.value for each in getattr(call, "args", ()) if isinstance(each, ast.Constant)]
             names = [str(each) for each in texts]
         if any(re.search(r"host|addr|bind|listen", each, re.IGNORECASE) for each in names):
-            yield Place(module.path, text.lineno, f"`{names[0]}` is all interfaces unless somebody says otherwise")
+            yield text, f"`{names[0]}` is all interfaces unless somebody says otherwise"
 
 
 def fixed_endpoint(comparison: Comparison) -> Iterator[Place]:
@@ -214,7 +215,7 @@ def fixed_endpoint(comparison: Comparison) -> Iterator[Place]:
                 yield Place(file.path, number, f"`{found[0][:60]}` is of one network or one person")
 
 
-def route_without_key(module: Module, _side: Side) -> Iterator[Place]:
+def route_without_key(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a handler that asks for no key, among handlers that do."""
     handlers = [
         (each, last_name(call.func))
@@ -227,7 +228,7 @@ def route_without_key(module: Module, _side: Side) -> Iterator[Place]:
         return
     for each, verb in handlers:
         if each not in guarded and verb != "get" and not _OPEN_ROUTE.search(each.name):
-            yield Place(module.path, each.lineno, f"`{each.name}` asks for no key; {len(guarded)} others here do")
+            yield each, f"`{each.name}` asks for no key; {len(guarded)} others here do"
 
 
 def _asks_for_key(function: Function) -> bool:
@@ -236,7 +237,7 @@ def _asks_for_key(function: Function) -> bool:
         for each in (*function.args.defaults, *function.args.kw_defaults, *function.decorator_list)
         if each
     ]
-    words += [last_name(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
+    words += [last_name(node.func) for node in nodes_in(function, ast.Call)]
     words += [ast.unparse(each.annotation) for each in function.args.args if each.annotation is not None]
     return any(_KEY.search(each) for each in words)
 

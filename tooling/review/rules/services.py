@@ -8,8 +8,8 @@ import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, keyword, last_name, own_nodes
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, keyword, last_name, nodes_in, own_nodes
+from tooling.review.records import Rule, Severity
 from tooling.review.rules.distributed import collective
 from tooling.review.rules.members import subclasses
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _SESSIONS: Final = frozenset({"aiohttp.ClientSession", "httpx.AsyncClient", "httpx.Client", "requests.Session"})
@@ -31,7 +32,7 @@ _ROUNDS: Final = (ast.AsyncFor, ast.DictComp, ast.For, ast.GeneratorExp, ast.Lis
 """Loops over many requests; `while` goes on with one."""
 
 
-def session_per_call(module: Module, _side: Side) -> Iterator[Place]:
+def session_per_call(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a session that a loop or a coroutine of an object makes anew each time."""
     for call in module.nodes(ast.Call):
         function = module.function_of(call)
@@ -46,25 +47,22 @@ def session_per_call(module: Module, _side: Side) -> Iterator[Place]:
         given = (each for other in own_nodes(function) if isinstance(other, ast.Call) for each in other.args)
         block = module.parents[entered] if entered is not None else call
         rounds = (each for each in ast.walk(block) if isinstance(each, _ROUNDS))
-        used = (part for each in rounds for part in ast.walk(each) if isinstance(part, ast.Name))
+        used = nodes_in(rounds, ast.Name)
         if name and (name in map(ast.unparse, given) or any(each.id == name for each in used)):
             continue
         served = isinstance(function, ast.AsyncFunctionDef) and module.class_of(function) is not None and name
         if looped or served:
-            said = f"`{function.name}` opens `{ast.unparse(call.func)}` anew for each request"
-            yield Place(module.path, call.lineno, said)
+            yield call, f"`{function.name}` opens `{ast.unparse(call.func)}` anew for each request"
 
 
-def error_key_odd(module: Module, _side: Side) -> Iterator[Place]:
+def error_key_odd(module: Module, _side: Side) -> Iterator[Hit]:
     """Find an error response under another key than those of the same server."""
     said = [(node, key) for node in module.nodes(ast.Dict) if (key := _error_key(module, node))]
     counts = Counter(key for _, key in said)
     usual, most = counts.most_common(1)[0] if counts else ("", 0)
     for node, key in said:
         if key != usual and counts[key] * 2 < most:
-            yield Place(
-                module.path, node.lineno, f'this error is under "{key}"; {most} others here are under "{usual}"'
-            )
+            yield node, f'this error is under "{key}"; {most} others here are under "{usual}"'
 
 
 def _error_key(module: Module, node: ast.Dict) -> str:
@@ -86,7 +84,7 @@ FIRST_ERROR: Final = 400
 """Status codes of HTTP from which a response is an error."""
 
 
-def controller_unguarded(module: Module, _side: Side) -> Iterator[Place]:
+def controller_unguarded(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a collective that a controller without ranks would run too, where others ask first."""
     if not _CONTROLLER.search(module.text):
         return
@@ -108,10 +106,10 @@ def controller_unguarded(module: Module, _side: Side) -> Iterator[Place]:
             said = (
                 f"`{ast.unparse(node.func)}` of `{function.name}` runs in a controller too; {len(guarded)} others ask"
             )
-            yield Place(module.path, node.lineno, said, f"{module.path}:{guarded[0].lineno}")
+            yield node, said, guarded[0]
 
 
-def payload_parity(module: Module, side: Side) -> Iterator[Place]:
+def payload_parity(module: Module, side: Side) -> Iterator[Hit]:
     """Find a backend whose payload leaves out an option of the caller that the payloads of its siblings have."""
     for method in module.functions():
         owner = module.class_of(method) if _BUILDS.search(method.name) else None
@@ -127,12 +125,10 @@ def payload_parity(module: Module, side: Side) -> Iterator[Place]:
                 if len(own & sent[name]) * 2 > len(own | sent[name])
             ]
             missing = set.intersection(*others) - own if others else set()
-            missing -= {each.attr for each in ast.walk(owner or method) if isinstance(each, ast.Attribute)}
+            missing -= {each.attr for each in nodes_in(owner or method, ast.Attribute)}
             if missing and owner is not None:
                 said = f"`{name}.{min(missing)}` is sent by the other backends, and not by `{owner.name}`"
-                yield Place(
-                    module.path, min(each.lineno for each in own_nodes(method) if isinstance(each, ast.Dict)), said
-                )
+                yield min(each.lineno for each in own_nodes(method, ast.Dict)), said
 
 
 def _options_sent(method: Function) -> dict[str, set[str]]:
@@ -140,8 +136,8 @@ def _options_sent(method: Function) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for node in own_nodes(method):
         for value in node.values if isinstance(node, ast.Dict) else ():
-            for part in ast.walk(value):
-                if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id != "self":
+            for part in nodes_in(value, ast.Attribute):
+                if isinstance(part.value, ast.Name) and part.value.id != "self":
                     found.setdefault(part.value.id, set()).add(part.attr)
     return {name: attributes for name, attributes in found.items() if len(attributes) >= MOST_SENT}
 
@@ -150,7 +146,7 @@ MOST_SENT: Final = 4
 """Options of one object in a payload from which a method is taken to translate it."""
 
 
-def sibling_without(module: Module, side: Side) -> Iterator[Place]:
+def sibling_without(module: Module, side: Side) -> Iterator[Hit]:
     """Find a subclass that does not set what its base only declares, and all its siblings set."""
     for owner in module.nodes(ast.ClassDef):
         for base in owner.bases:
@@ -171,8 +167,7 @@ def sibling_without(module: Module, side: Side) -> Iterator[Place]:
             # A class that others build on may leave it to them.
             final = bool(missing) and siblings >= LEAST_SIBLINGS and not any(True for _ in subclasses(side, owner.name))
             for attribute in sorted(missing) if final else ():
-                said = f"`{owner.name}` does not set `{attribute}`, which `{name}` declares and all others set"
-                yield Place(module.path, owner.lineno, said)
+                yield owner, f"`{owner.name}` does not set `{attribute}`, which `{name}` declares and all others set"
 
 
 LEAST_SIBLINGS: Final = 2
@@ -189,7 +184,7 @@ def _declared(owner: ast.ClassDef) -> set[str]:
 def _given(side: Side, module: Module, owner: ast.ClassDef) -> set[str] | None:
     """Return the names that a class and its bases give values; None where that is not certain."""
     classes, foreign = side.lineage(module, owner)
-    calls = (node for _, each in classes for node in ast.walk(each) if isinstance(node, ast.Call))
+    calls = (node for _, each in classes for node in nodes_in(each, ast.Call))
     open_ended = {name.rpartition(".")[2] for name in foreign} - {"ABC", "Generic", "object"}
     if (
         open_ended

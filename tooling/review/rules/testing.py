@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.comparison import Comparison
     from tooling.review.repository.side import Side
 
@@ -32,13 +33,13 @@ _NO_FAILURE = re.compile(
 _TEST = re.compile(r"(^|/)test_[^/]*\.py$|(^|/)[^/]*_test\.py$")
 
 
-def toothless(module: Module, _side: Side) -> Iterator[Place]:
+def toothless(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a test in which nothing can fail."""
     if not _TEST.search(module.path):
         return
     for function in module.functions():
         if function.name.startswith("test_") and module.function_of(function) is None and not _can_fail(function):
-            yield Place(module.path, function.lineno, f"`{function.name}` checks nothing")
+            yield function, f"`{function.name}` checks nothing"
 
 
 def _can_fail(function: Function) -> bool:

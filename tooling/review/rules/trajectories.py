@@ -7,13 +7,14 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, keyword, last_name, own_nodes, parameters
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import Function, keyword, last_name, nodes_in, own_nodes, parameters
+from tooling.review.records import Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _ROW = frozenset({"data", "row", "example", "sample", "task", "item", "input_data", "batch"})
@@ -24,7 +25,7 @@ _UPDATES = re.compile(r"^_?update_weights(_\w+)?$")
 _SIZE = re.compile(r"group_size|n_samples|num_generations|samples_per_prompt|rollout_n")
 
 
-def mutated_row(module: Module, _side: Side) -> Iterator[Place]:
+def mutated_row(module: Module, _side: Side) -> Iterator[Hit]:
     """Find an episode that changes its dataset row; a loss that changes the batch it reads."""
     for function in module.functions():
         named = [name for name in parameters(function) if name in _ROW]
@@ -53,7 +54,7 @@ def _is_shallow_copy(node: ast.AST, name: str) -> bool:
     return last_name(value.func) in {"copy", "dict"} and len(value.args) == 1 and _is(value.args[0], name)
 
 
-def _changed_keys(module: Module, function: Function, nodes: list[ast.AST], name: str, *, own: bool) -> Iterator[Place]:
+def _changed_keys(module: Module, function: Function, nodes: list[ast.AST], name: str, *, own: bool) -> Iterator[Hit]:
     """own: the function has a shallow copy, whose keys are its own."""
     for node in nodes:
         changed = isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load) and _is(node.value, name)
@@ -61,7 +62,7 @@ def _changed_keys(module: Module, function: Function, nodes: list[ast.AST], name
             changed = node.func.attr in _CHANGING and _is(node.func.value, name)
         if changed and not own:
             message = f"`{function.name}` changes `{name}`, which all samples of the group share"
-            yield Place(module.path, getattr(node, "lineno", 1), message)
+            yield getattr(node, "lineno", 1), message
         alias = _held(nodes, node, name)
         if not alias:
             continue
@@ -70,7 +71,7 @@ def _changed_keys(module: Module, function: Function, nodes: list[ast.AST], name
         added = any(each.attr in _GROWING and _is(each.value, alias) for each in grown)
         if len(stored) == 1 and added:
             message = f"`{alias}` is the row's own list: what is added stays for all samples of the group"
-            yield Place(module.path, getattr(node, "lineno", 1), message)
+            yield getattr(node, "lineno", 1), message
 
 
 def _held(nodes: list[ast.AST], node: ast.AST, name: str) -> str:
@@ -86,15 +87,14 @@ def _held(nodes: list[ast.AST], node: ast.AST, name: str) -> str:
 _GROWING = frozenset({"append", "extend", "insert"})
 
 
-def _changed_tensors(module: Module, function: Function, nodes: list[ast.AST], name: str) -> Iterator[Place]:
+def _changed_tensors(module: Module, function: Function, nodes: list[ast.AST], name: str) -> Iterator[Hit]:
     for node in nodes:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         target = node.func.value
         held = isinstance(target, ast.Subscript) and _is(target.value, name) and isinstance(target.slice, ast.Constant)
         if held and _IN_PLACE.match(node.func.attr) and not _is_stored(nodes, target):
-            message = f"`.{node.func.attr}()` changes `{ast.unparse(target)}` for whoever reads the batch next"
-            yield Place(module.path, node.lineno, message)
+            yield node, f"`.{node.func.attr}()` changes `{ast.unparse(target)}` for whoever reads the batch next"
 
 
 def _is_stored(nodes: list[ast.AST], target: ast.expr) -> bool:
@@ -108,7 +108,7 @@ def _is(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
-def without_versions(module: Module, _side: Side) -> Iterator[Place]:
+def without_versions(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a trajectory with log-probabilities and no versions, in a repository whose trajectories have them."""
     for function in module.nodes(ast.AsyncFunctionDef):
         owner = module.class_of(function)
@@ -118,12 +118,12 @@ def without_versions(module: Module, _side: Side) -> Iterator[Place]:
             keys = _keys(node)
             if not keys >= {"input_ids", "loss_mask", "logprobs"}:
                 continue
-            stores = (each for each in own_nodes(function) if isinstance(each, ast.Subscript))
+            stores = own_nodes(function, ast.Subscript)
             keys_set = (each.slice for each in stores if isinstance(each.ctx, ast.Store))
             later = {str(each.value) for each in keys_set if isinstance(each, ast.Constant)}
             if "versions" not in keys | later:
                 message = f"`{owner.name}.{function.name}` returns log-probabilities without `versions`"
-                yield Place(module.path, getattr(node, "lineno", 1), message)
+                yield getattr(node, "lineno", 1), message
 
 
 def _keys(node: ast.AST) -> set[str]:
@@ -136,35 +136,32 @@ def _keys(node: ast.AST) -> set[str]:
     return set()
 
 
-def version_not_set(module: Module, _side: Side) -> Iterator[Place]:
+def version_not_set(module: Module, _side: Side) -> Iterator[Hit]:
     """Find the only one of several ways to update weights that leaves the version as it was."""
     for owner in module.nodes(ast.ClassDef):
         ways = [each for each in owner.body if isinstance(each, Function) and _UPDATES.match(each.name)]
-        called = {
-            each.name: {last_name(node.func) for node in own_nodes(each) if isinstance(node, ast.Call)} for each in ways
-        }
+        called = {each.name: {last_name(node.func) for node in own_nodes(each, ast.Call)} for each in ways}
         setting = {name for name, calls in called.items() if "set_version" in calls}
         for way in ways:
             calls = called[way.name]
             others = any(way.name in calls_of for name, calls_of in called.items() if name != way.name)
             stub = len(calls) < 2
             if len(setting) >= 2 and way.name not in setting and not calls & setting and not others and not stub:
-                message = f"`{way.name}` sets no version; {', '.join(sorted(setting)[:2])} do"
-                yield Place(module.path, way.lineno, message)
+                yield way, f"`{way.name}` sets no version; {', '.join(sorted(setting)[:2])} do"
 
 
-def order_lost(module: Module, _side: Side) -> Iterator[Place]:
+def order_lost(module: Module, _side: Side) -> Iterator[Hit]:
     """Find rows that are shuffled, filtered or sorted one by one, and then taken in groups by their position."""
     for function in module.functions():
         mixed: dict[str, int] = {}
-        located = (node for node in own_nodes(function) if isinstance(node, ast.stmt | ast.expr))
+        located = own_nodes(function, ast.stmt, ast.expr)
         for node in sorted(located, key=lambda each: each.lineno):
             for name in _mixed(node):
                 mixed[name] = node.lineno
             for name, line in list(mixed.items()):
                 if node.lineno > line and _by_position(node, name):
                     message = f"`{name}` is mixed row by row, and then taken in groups by position"
-                    yield Place(module.path, node.lineno, message, f"{module.path}:{line}")
+                    yield node, message, f"{module.path}:{line}"
                     del mixed[name]
 
 
@@ -191,20 +188,20 @@ def _by_position(node: ast.AST, name: str) -> bool:
     return False
 
 
-def equal_halves(module: Module, _side: Side) -> Iterator[Place]:
+def equal_halves(module: Module, _side: Side) -> Iterator[Hit]:
     """`chosen = x[::2]` and `rejected = x[::2]`, `left = x[0].text()` and `right = x[0].text()`: both halves of the
     pairs are the same one."""
     for function in module.functions():
         halves: dict[str, ast.Assign] = {}
         for node in own_nodes(function):
-            taken = [each.slice for each in ast.walk(node) if isinstance(each, ast.Subscript)]
+            taken = [each.slice for each in nodes_in(node, ast.Subscript)]
             counted = [each for each in taken if isinstance(each, ast.Constant) and type(each.value) is int]
             if isinstance(node, ast.Assign) and (counted or any(isinstance(each, ast.Slice) for each in taken)):
                 halves[last_name(node.targets[0])] = node
         for (name, node), (half, other) in itertools.product(halves.items(), _HALVES.items()):
             twin = halves.get(name.replace(half, other)) if half in name else None
             if twin is not None and ast.unparse(twin.value) == ast.unparse(node.value):
-                yield Place(module.path, node.lineno, f"`{name}` is the same half as `{last_name(twin.targets[0])}`")
+                yield node, f"`{name}` is the same half as `{last_name(twin.targets[0])}`"
 
 
 _HALVES: Final = {"rejected": "chosen", "right": "left", "second": "first", "lose": "win", "neg_": "pos_"}

@@ -8,14 +8,15 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import last_name, own_nodes
-from tooling.review.records import Place, Rule, Severity
+from tooling.python.module import last_name, names_in, nodes_in, own_nodes
+from tooling.review.records import Rule, Severity
 from tooling.review.rules.conditions import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
+    from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
 _OF_ITSELF: Final = {"communicate", "get", "join", "result", "wait"}
@@ -54,7 +55,7 @@ def unlimited(module: Module, call: ast.Call) -> str:
     return name if plain else ""
 
 
-def timeout_never_comes(module: Module, _side: Side) -> Iterator[Place]:
+def timeout_never_comes(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a wait without limit under a handler of timeouts, and one after which somebody asks whether it was long
     enough."""
     for attempt in module.nodes(ast.Try):
@@ -65,12 +66,12 @@ def timeout_never_comes(module: Module, _side: Side) -> Iterator[Place]:
         if any(isinstance(each, ast.Try | ast.For | ast.AsyncFor) for each in body) or _LIMITED.search(text):
             continue
         for handler in attempt.handlers:
-            kinds = {last_name(each) for each in ast.walk(handler.type or ast.Pass()) if isinstance(each, ast.expr)}
+            kinds = {last_name(each) for each in nodes_in(handler.type or ast.Pass(), ast.expr)}
             raising = {name for kind in kinds for name in _RAISED_BY.get(kind, ())}
             waits = [each for each in calls if unlimited(module, each) in raising]
             if waits and handler.type is not None:
                 said = f"`{ast.unparse(waits[0].func)}` has no limit: `{ast.unparse(handler.type)}` never comes"
-                yield Place(module.path, waits[0].lineno, said, f"{module.path}:{handler.lineno}")
+                yield waits[0], said, handler
     for block in blocks(module):
         for one, other in itertools.pairwise(block):
             call = one.value if isinstance(one, ast.Expr) else None
@@ -82,8 +83,7 @@ def timeout_never_comes(module: Module, _side: Side) -> Iterator[Place]:
                 continue
             asks, test = _ASKED_AFTER.get(unlimited(module, call)), ast.unparse(other.test)
             if asks is not None and asks.search(test) and ast.unparse(call.func.value) in test:
-                said = f"`{ast.unparse(call)}` returns when it has ended: `{test}` never holds"
-                yield Place(module.path, one.lineno, said)
+                yield one, f"`{ast.unparse(call)}` returns when it has ended: `{test}` never holds"
     for node in module.nodes(ast.Assign):
         made = node.value.value if isinstance(node.value, ast.Await) else node.value
         pair = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else []
@@ -93,30 +93,28 @@ def timeout_never_comes(module: Module, _side: Side) -> Iterator[Place]:
         words = {each.arg: ast.unparse(each.value) for each in made.keywords}
         behind = ast.unparse(module.function_of(node) or module.tree)
         if name == "asyncio.wait" and f"if not {last_name(pair[0])}:" in behind:
-            said = f"`{name}` waits without limit: `{last_name(pair[0])}` is never empty"
-            yield Place(module.path, node.lineno, said)
+            yield node, f"`{name}` waits without limit: `{last_name(pair[0])}` is never empty"
         every = not words if name != "ray.wait" else words.get("num_returns") == f"len({ast.unparse(made.args[0])})"
         left, function = last_name(pair[1]), module.function_of(node)
         reads = [each for each in module.nodes(ast.Name) if each.id == left and isinstance(each.ctx, ast.Load)]
         if every and any(each.lineno > node.lineno and module.function_of(each) is function for each in reads):
-            yield Place(module.path, node.lineno, f"`{name}` waits for all without limit: `{left}` is always empty")
+            yield node, f"`{name}` waits for all without limit: `{left}` is always empty"
 
 
-def limit_unused(module: Module, _side: Side) -> Iterator[Place]:
+def limit_unused(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a function that takes a timeout, waits without one, and uses it nowhere."""
     for function in module.functions():
         given = [*function.args.args, *function.args.kwonlyargs]
         limits = [each.arg for each in given if _LIMIT.search(each.arg)]
-        read = {each.id for each in ast.walk(function) if isinstance(each, ast.Name)} if limits else set()
+        read = names_in(function) if limits else set()
         for name in limits:
-            waits = [each for each in own_nodes(function) if isinstance(each, ast.Call) and _waits(module, each)]
+            waits = [each for each in own_nodes(function, ast.Call) if _waits(module, each)]
             if name not in read and waits and "locals()" not in ast.unparse(function):
                 first = min(waits, key=lambda each: each.lineno)
-                said = f"`{ast.unparse(first.func)}` has no limit, and `{function.name}` never uses its `{name}`"
-                yield Place(module.path, first.lineno, said)
+                yield first, f"`{ast.unparse(first.func)}` has no limit, and `{function.name}` never uses its `{name}`"
     for call in module.nodes(ast.Call):
         if unlimited(module, call) == "asyncio.wait_for":
-            yield Place(module.path, call.lineno, "`asyncio.wait_for` is given no limit, and needs one")
+            yield call, "`asyncio.wait_for` is given no limit, and needs one"
 
 
 def _waits(module: Module, call: ast.Call) -> bool:
@@ -127,7 +125,7 @@ def _waits(module: Module, call: ast.Call) -> bool:
     return bool(unlimited(module, call)) or (asks and bool(re.search(r"(requests|session|client|httpx)$", owner)))
 
 
-def deaf_loop(module: Module, _side: Side) -> Iterator[Place]:
+def deaf_loop(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a loop that looks for a stop or a deadline between waits that may never end."""
     for loop in module.nodes(ast.While):
         if not _STOPS.search(ast.unparse(loop.test)):
@@ -140,7 +138,7 @@ def deaf_loop(module: Module, _side: Side) -> Iterator[Place]:
             r"\bis None\b|is _?[A-Z]|== _?[A-Z]|empty\(\)|qsize|_STOP|get_nowait", text
         ):
             said = f"`{ast.unparse(waits[0])}` may wait for ever: `{ast.unparse(loop.test)}` is not asked meanwhile"
-            yield Place(module.path, waits[0].lineno, said)
+            yield waits[0], said
 
 
 RULES: Final = (
