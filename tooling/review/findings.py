@@ -217,16 +217,18 @@ def _places(
     rules: Iterable[Rule], side: Side, path: str, reported: Reported, failures: dict[str, str]
 ) -> list[ReviewFinding]:
     module = side.module(path)
+    if module is None:
+        return []
     found: dict[tuple[str, int, str], ReviewFinding] = {}
     held = [rule for rule in rules if rule.in_tests or not is_test(path)]
-    for rule in held if module is not None else ():
+    for rule in held:
         for place in _looked(rule, partial(rule.places, module, side), path, failures):
             key = (rule.id, place.line, place.message)
             if key not in found:
                 found[key] = _finding(rule, place, side)
     named = {rule.id: rule for rule in held}
     said = {(rule, line) for rule, line, _ in found}
-    for rule_id, place in reported.get(path, ()) if module is not None else ():
+    for rule_id, place in reported.get(path, ()):
         # A rule of ours that found it too says more about it.
         same = {(rule_id, place.line), (typed.SAID_BY.get(rule_id, rule_id), place.line)}
         if rule_id in named and said.isdisjoint(same):

@@ -11,7 +11,7 @@ import pytest
 from tooling.python.module import Module
 from tooling.review.repository.git import ReviewedClone
 from tooling.review.repository.side import WORK_TREE, Side
-from tooling.review.rules import copies, loops, messages, services
+from tooling.review.rules import bounds, messages, services, slips
 from tooling.review.rules.catalogue import RULES
 
 WHILE = "def f(self, request):\n    spec = request.spec\n    out = []\n    while len(out) < spec.most:\n"
@@ -361,7 +361,7 @@ def test_long_functions_take_no_quadratic_time(line):
     text = "def f(self, n):\n    row = {}\n" + "".join(line.format(number) for number in range(1500))
     module = Module("a.py", ast.parse(text), "a", text)
     start = time.process_time()
-    found = [*loops.stride_twice(module, None), *copies.half_renamed(module, None)]
+    found = [*bounds.stride_twice(module, None), *slips.half_renamed(module, None)]
     assert (found, time.process_time() - start < 2) == ([], True)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tooling.python.module import keyword, last_name, nodes_in, own_nodes
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.conditions import blocks
+from tooling.review.rules.readings import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

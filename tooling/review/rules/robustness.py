@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes
 from tooling.review.records import Place, Rule, Severity
-from tooling.review.rules.conditions import blocks
 from tooling.review.rules.messages import is_kept, made_name
+from tooling.review.rules.readings import blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
