@@ -27,6 +27,18 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "class A:\n    def __exit__(self, kind, error, trace):\n        pass\n",
         ],
     ),
+    "blocking-in-async": (
+        [
+            "import time\nasync def f():\n    time.sleep(1)\n",
+            "import requests as r\nasync def f():\n    r.post('u')\n",
+            "import subprocess\nasync def f():\n    subprocess.run(['ls'])\n",
+        ],
+        [
+            "import asyncio\nasync def f():\n    await asyncio.sleep(1)\n",
+            "import time\nasync def f():\n    def inner():\n        time.sleep(1)\n    return inner\n",
+            "import time\ndef f():\n    time.sleep(1)\n",
+        ],
+    ),
     "changed-while-iterating": (
         ["def f(items):\n    for items in items:\n        print(items)\n"],
         ["def f(items):\n    for item in items:\n        print(item)\n"],

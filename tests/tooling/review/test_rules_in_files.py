@@ -329,13 +329,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         ["import torch\ndef f(x, n):\n    return torch.histc(x, bins=n, min=0, max=n - 1)\n"],
         ["import torch\ndef f(x, n):\n    return torch.histc(x, bins=n, min=0, max=n)\n"],
     ),
-    "blocking-in-async": (
-        ["import time\nasync def f():\n    time.sleep(1)\n", "import requests as r\nasync def f():\n    r.post('u')\n"],
-        [
-            "import asyncio\nasync def f():\n    await asyncio.sleep(1)\n",
-            "import time\nasync def f():\n    def inner():\n        time.sleep(1)\n    return inner\n",
-        ],
-    ),
     "file-in-episode": (
         ["class W:\n    async def arun_episode(self, e, d):\n        return open('x').read()\n"],
         ["async def start():\n    return open('x').read()\n"],

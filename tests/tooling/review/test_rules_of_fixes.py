@@ -71,18 +71,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "\n\ndef f(params: Params):\n    return params\n",
         ],
     ),
-    "wrapped-another": (
-        [
-            "def f(until, kwargs):\n    if isinstance(until, str):\n        until = [kwargs]\n    return until\n",
-            "def f(x, y):\n    if not isinstance(x, list):\n        x = [y]\n    return x\n",
-            "def f(self, x):\n    if isinstance(self.a, str):\n        self.a = (x,)\n    return self.a\n",
-        ],
-        [
-            "def f(until):\n    if isinstance(until, str):\n        until = [until]\n    return until\n",
-            "def f(x, y):\n    if isinstance(x, str):\n        x = [y, x]\n    return x\n",
-            "def f(x, make):\n    if isinstance(x, str):\n        made = make(x)\n        x = [made]\n    return x\n",
-        ],
-    ),
     "maybe-missing": (
         ["def f(row):\n    if row and row.get('gpus') > 1:\n        return 1\n    return 0\n"],
         [

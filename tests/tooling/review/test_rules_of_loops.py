@@ -183,20 +183,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{STEP}        total += loss.detach()\n",
         ],
     ),
-    "base-not-initialised": (
-        [
-            "from torch import nn\n\n\nclass A(nn.Module):\n    def __init__(self):\n        self.x = nn.ReLU()\n",
-            "import threading\n\n\nclass A(threading.Thread):\n    def __init__(self, n):\n        self.n = n\n",
-            "import logging\n\n\nclass A(logging.Handler):\n    def __init__(self):\n        self.rows = []\n",
-        ],
-        [
-            "from torch import nn\n\n\nclass A(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-            "        self.x = nn.Linear(2, 2)\n",
-            "import threading\n\n\nclass A(threading.Thread):\n    def __init__(self, n):\n"
-            "        threading.Thread.__init__(self)\n        self.n = n\n",
-            "from torch import nn\n\n\nclass A(Mixin, nn.Module):\n    def __init__(self):\n        self.x = 1\n",
-        ],
-    ),
     "half-renamed": (
         [
             "def f(g, chosen_ids, chosen_mask, rejected_ids, rejected_mask):\n    chosen = g(chosen_ids, chosen_mask)\n"
@@ -284,10 +270,6 @@ RIGHT: dict[str, list[str]] = {
         f"{STEP}        loss = float(loss)\n        total += loss\n",
         f"import torch\n\n\n{STEP}        with torch.no_grad():\n            total += loss\n",
         f"{STEP}        total += loss\n        if full:\n            log(total)\n            total = 0\n",
-    ],
-    "base-not-initialised": [
-        "from torch import nn\n\n\nclass A(nn.Module):\n    def __init__(self):\n        self.start()\n"
-        "        self.x = nn.ReLU()\n\n    def start(self):\n        super().__init__()\n",
     ],
     "maybe-missing": [
         "import re\n\n\ndef f(xs):\n    return [re.match('a', x).group() for x in xs if re.match('a', x)]\n",

@@ -194,13 +194,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(name, parts):\n    return parts[hash(name)]\n",
         ],
     ),
-    "seeded-at-import": (
-        ["import torch\ntorch.manual_seed(0)\ndef f():\n    return torch.rand(1)\n"],
-        [
-            "import torch\ndef f():\n    torch.manual_seed(0)\n",
-            "import torch\ntorch.manual_seed(0)\ndef f():\n    pass\nif __name__ == '__main__':\n    f()\n",
-        ],
-    ),
     "undefined-name": (
         [
             "def f(x):\n    return torch.tensor(x)\n",

@@ -28,25 +28,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x, wanted):\n    if wanted:\n        y = x\n    return y if wanted else None\n",
         ],
     ),
-    "unbound-in-handler": (
-        [
-            "def f(path, log):\n    try:\n        rows = read(path)\n        first = parse(rows)\n"
-            "    except Exception:\n"
-            "        log.error(first)\n",
-            "def f(path, log):\n    try:\n        rows = read(path)\n    except OSError:\n        log.error(rows)\n",
-            "def f(api, log):\n    try:\n        api.login()\n        key = api.key()\n        api.use(key)\n"
-            "    except:\n"
-            "        log.error(f'{key} failed')\n        raise\n",
-        ],
-        [
-            "def f(path, log):\n    rows = None\n    try:\n        rows = read(path)\n    except OSError:\n"
-            "        log.error(rows)\n",
-            "def f(api, log):\n    try:\n        reply = api.ask()\n        reply.check()\n    except ValueError:\n"
-            "        log.error(reply)\n",
-            "def f(path, log):\n    try:\n        rows = read(path)\n    except OSError:\n        rows = []\n"
-            "        log.error(rows)\n",
-        ],
-    ),
     "sync-override": (
         [
             f"{ABOVE}class A(Base):\n    def pause(self, now):\n        self.paused = now\n",
@@ -87,30 +68,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(row):\n    return row.item('a').to('cpu')\n",
         ],
     ),
-    "missing-comma": (
-        [
-            '__all__ = [\n    "Config",\n    "Model"\n    "Trainer",\n]\n',
-            "KEYS = (\n    'input_ids',\n    'labels'\n    'position_ids',\n)\n",
-            "KEYS = {\n    'a.weight'\n    'a.bias',\n    'b.weight',\n}\n",
-        ],
-        [
-            '__all__ = [\n    "Config",\n    "Model",\n    "Trainer",\n]\n',
-            "TEXTS = [\n    'a sentence that goes on '\n    'here',\n    'short',\n]\n",
-            "KEYS = [\n    ('one'\n    'two'),\n    'three',\n]\n",
-        ],
-    ),
-    "default-in-typed-dict": (
-        [
-            f"{TYPED}class Row(TypedDict):\n    info: dict | None = None\n",
-            f"{TYPED}class Row(TypedDict, total=False):\n    size: int = 1\n",
-            "import typing\n\n\nclass Row(typing.TypedDict):\n    done: bool = False\n",
-        ],
-        [
-            f"{TYPED}class Row(TypedDict):\n    info: NotRequired[dict]\n",
-            "from dataclasses import dataclass\n\n\n@dataclass\nclass Row:\n    size: int = 1\n",
-            "from typing import NamedTuple\n\n\nclass Row(NamedTuple):\n    size: int = 1\n",
-        ],
-    ),
     "submodule-not-imported": (
         [
             "import importlib\n\nHERE = importlib.util.find_spec('vllm') is not None\n",
@@ -122,21 +79,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "import logging\nfrom logging.handlers import QueueHandler\n\n"
             "H = logging.handlers.RotatingFileHandler('a')\n",
             "import importlib\n\nM = importlib.import_module('vllm')\n",
-        ],
-    ),
-    "device-of-another": (
-        [
-            "import torch\nif torch.backends.mps.is_available():\n    wait = torch.cuda.synchronize\n",
-            "import torch\ndef f(kind):\n    if kind == 'cuda':\n        return 1\n    elif kind == 'npu':\n"
-            "        return torch.cuda.mem_get_info()\n    return 0\n",
-            "import torch\ndef f():\n    if is_xpu_available():\n        torch.cuda.empty_cache()\n",
-        ],
-        [
-            "import torch\nif torch.backends.mps.is_available():\n    wait = torch.mps.synchronize\n",
-            "import torch\ndef f(kind):\n    if kind != 'npu':\n        return torch.cuda.mem_get_info()\n"
-            "    return 0\n",
-            "import torch\ndef f(kind):\n    if kind == 'npu' or kind == 'cuda':\n"
-            "        return torch.cuda.mem_get_info()\n    return 0\n",
         ],
     ),
     "open-default": (

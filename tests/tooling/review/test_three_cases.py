@@ -148,10 +148,6 @@ MORE: dict[str, tuple[list[str], list[str]]] = {
             "import torch\ndef f(x, n):\n    return torch.bincount(x, minlength=n)\n",
         ],
     ),
-    "blocking-in-async": (
-        ["import subprocess\nasync def f():\n    subprocess.run(['ls'])\n"],
-        ["import time\ndef f():\n    time.sleep(1)\n"],
-    ),
     "file-in-episode": (
         [
             f"{EPISODE}        with open(d) as f:\n            return f.read()\n",
@@ -360,13 +356,6 @@ MORE: dict[str, tuple[list[str], list[str]]] = {
         ],
     ),
     "unstable-seed": (["import torch\ndef f(path):\n    torch.manual_seed(id(path))\n"], []),
-    "seeded-at-import": (
-        [
-            "import random\nrandom.seed(1)\n\n\ndef f():\n    return random.random()\n",
-            "import numpy as np\nnp.random.seed(3)\n\n\nclass A:\n    def f(self):\n        return 1\n",
-        ],
-        ["import random\nGENERATOR = random.Random(1)\n\n\ndef f():\n    return GENERATOR.random()\n"],
-    ),
     "undefined-name": (["class A:\n    def f(self):\n        return json.dumps(self.x)\n\n    x = 1\n"], []),
     "unknown-self-attribute": (
         [

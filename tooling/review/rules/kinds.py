@@ -47,9 +47,6 @@ _OF_TENSORS: Final = frozenset(
     ]
 )
 """Methods of tensors that no Python number has."""
-_DEVICES: Final = re.compile(r"(?<![a-z])(cuda|hpu|mps|npu|xpu)(?![a-z])")
-_OFF: Final = re.compile(r"\bnot\b|!=|(?<![a-z])no_|disable|without|(?:==|<=) ?0\b|< ?1\b|(?:is|==) False")
-"""Conditions that hold where a device is not there."""
 _LOADED_LATER: Final = frozenset(
     [
         "concurrent.futures",
@@ -92,35 +89,6 @@ def number_as_tensor(module: Module, _side: Side) -> Iterator[Hit]:
             yield call, f"`.item()` is a number, which has no `{last_name(func)}`"
 
 
-def missing_comma(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find two names of a list on two lines without a comma between them: they become one."""
-    nodes = list(module.nodes(ast.List, ast.Tuple))
-    for node in (*nodes, *module.nodes(ast.Set)):
-        texts = [each for each in node.elts if isinstance(each, ast.Constant) and isinstance(each.value, str)]
-        if len(texts) < max(2, len(node.elts)):
-            continue
-        joined = [each for each in texts if (each.end_lineno or each.lineno) > each.lineno]
-        words = all(re.fullmatch(r"[\w.:/-]+", str(each.value)) for each in texts)
-        for text in joined if words and len(joined) == 1 else ():
-            line = module.lines[text.lineno - 1].strip()
-            # In parentheses of their own two parts are meant as one, and so is a prefix: "model." "weight".
-            opened = module.lines[text.lineno - 2].rstrip().endswith("(") if text.lineno > 1 else False
-            opened &= not isinstance(node, ast.Tuple) or node.lineno != text.lineno - 1
-            meant = opened or line.startswith("(") or line[:-1].endswith(("/", "-", "_", ".", ":"))
-            if line.endswith(('"', "'")) and not meant and '"""' not in line:
-                yield text, f"{text.value!r} is two names without a comma between them"
-
-
-def default_in_typed_dict(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find `key: int = 0` in a TypedDict, which has no defaults."""
-    for owner in module.nodes(ast.ClassDef):
-        if not any(last_name(each) == "TypedDict" for each in owner.bases):
-            continue
-        for field in owner.body:
-            if isinstance(field, ast.AnnAssign) and field.value is not None:
-                yield field, f"`{ast.unparse(field.target)}` gets no default: a TypedDict has none"
-
-
 def submodule_not_imported(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `importlib.util.find_spec` in a file that imports `importlib` alone."""
     loaded = {each.name for node in module.nodes(ast.Import) for each in node.names}
@@ -136,27 +104,6 @@ def submodule_not_imported(module: Module, _side: Side) -> Iterator[Hit]:
         if not any(f"{each}.".startswith(f"{name}.") for each in loaded):
             seen.add(name)
             yield node, f"`import {root}` alone does not load `{name}`"
-
-
-def device_of_another(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find `torch.cuda` in the branch for another kind of device."""
-    for node in module.nodes(ast.If):
-        text = ast.unparse(node.test)
-        asked = set(_DEVICES.findall(text))
-        if len(asked) != 1 or isinstance(node.test, ast.BoolOp) or _OFF.search(text):
-            continue
-        kind = asked.pop()
-        for statement in node.body:
-            inside = ast.walk(statement) if not isinstance(statement, ast.If) else ()
-            for each in (one for one in inside if isinstance(one, ast.Attribute)):
-                dotted = module.dotted(each)
-                other = re.fullmatch(r"torch\.(cuda|hpu|mps|npu|xpu)\.\w+", dotted)
-                whole = each
-                while isinstance(above := module.parents.get(whole), ast.Attribute):
-                    whole = above
-                # `torch.cuda.synchronize = torch.npu.synchronize` replaces it.
-                if other is not None and other[1] != kind and isinstance(whole.ctx, ast.Load):
-                    yield each, f"`{dotted}` where `{text}`"
 
 
 _MAY_BE_ZERO: Final = re.compile(r"^(temperature|reward|score|seed|rank|local_rank|rewards?_score)$")
@@ -320,9 +267,6 @@ def _is_needed(module: Module, node: ast.Name) -> bool:
 
 
 _SEEDING = frozenset({"seed", "manual_seed", "manual_seed_all", "set_seed", "seed_everything", "default_rng", "Random"})
-_GLOBAL = frozenset(
-    ["random.seed", "numpy.random.seed", "torch.manual_seed", "torch.cuda.manual_seed", "torch.cuda.manual_seed_all"]
-)
 _SEED = re.compile(r"(^|_)seed$")
 _SALTED = frozenset({"hash", "id"})
 
@@ -351,24 +295,9 @@ def _seeds(module: Module) -> Iterator[ast.expr]:
             yield node.value
 
 
-def seeded_at_import(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find a generator of the whole process that is seeded because a module was imported."""
-    guarded = any(isinstance(node, ast.If) and "__name__" in ast.unparse(node.test) for node in module.tree.body)
-    statements = [each.value for each in module.tree.body if isinstance(each, ast.Expr)]
-    named = [(each.lineno, module.dotted(each.func)) for each in statements if isinstance(each, ast.Call)]
-    works = any(name not in _GLOBAL for _, name in named)
-    if guarded or works or not any(True for _ in module.functions()):
-        return  # a script, or a tutorial: it does more when it is loaded
-    for line, name in named:
-        yield line, f"`{name}` runs when this module is imported"
-
-
 RULES: Final = (
     Rule("number-as-tensor", Severity.HIGH, in_file=number_as_tensor),
-    Rule("missing-comma", Severity.HIGH, in_file=missing_comma),
-    Rule("default-in-typed-dict", Severity.MEDIUM, in_file=default_in_typed_dict),
     Rule("submodule-not-imported", Severity.LOW, in_tests=False, in_file=submodule_not_imported),
-    Rule("device-of-another", Severity.HIGH, in_tests=False, in_file=device_of_another),
     Rule("lazy-at-end", Severity.MEDIUM, in_file=lazy_at_end),
     Rule("version-as-text", Severity.HIGH, in_file=version_as_text),
     Rule("zero-as-missing", Severity.MEDIUM, in_tests=False, in_file=zero_as_missing),
@@ -376,5 +305,4 @@ RULES: Final = (
     Rule("strings-run-together", Severity.LOW, in_tests=False, in_file=strings_run_together),
     Rule("always-none", Severity.MEDIUM, in_tests=False, in_file=always_none),
     Rule("unstable-seed", Severity.HIGH, in_tests=False, in_file=unstable_seed),
-    Rule("seeded-at-import", Severity.MEDIUM, in_tests=False, in_file=seeded_at_import),
 )

@@ -186,15 +186,6 @@ def thread_not_daemon(module: Module, _side: Side) -> Iterator[Hit]:
 
 _FILLS: Final = frozenset({"add", "append", "appendleft", "extend", "insert", "setdefault", "update"})
 _CONTAINERS: Final = frozenset({"Counter", "OrderedDict", "defaultdict", "deque", "dict", "list", "set"})
-_NEEDS_INIT: Final = frozenset(
-    [
-        "logging.Handler",
-        "multiprocessing.Process",
-        "threading.Thread",
-        "torch.multiprocessing.Process",
-        "torch.nn.Module",
-    ]
-)
 _COPIES_DEFAULTS: Final = re.compile(r"Model$|Config|Schema|Settings|Enum|Tuple|Dict|Struct")
 """Names of bases that copy defaults for each instance."""
 
@@ -272,20 +263,6 @@ def graph_kept(module: Module, _side: Side) -> Iterator[Hit]:
                     yield node, f"`{total}` keeps the graph of every `{name}`"
 
 
-def base_not_initialised(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find an `__init__` that sets attributes of a module, thread or handler whose own `__init__` is never called."""
-    for owner in module.nodes(ast.ClassDef):
-        bases = {module.dotted(each) for each in owner.bases} & _NEEDS_INIT
-        made = next((each for each in owner.body if isinstance(each, Function) and each.name == "__init__"), None)
-        if not bases or len(owner.bases) > 1 or made is None:
-            continue
-        # Another method may do it.
-        called = any(isinstance(each, ast.Attribute) and each.attr == "__init__" for each in ast.walk(owner))
-        sets = any(isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store) for each in own_nodes(made))
-        if sets and not called:
-            yield made, f"`{owner.name}.__init__` does not call that of `{min(bases)}`"
-
-
 RULES: Final = (
     Rule("iterator-used-up", Severity.HIGH, in_file=iterator_used_up),
     Rule("loader-cycled", Severity.MEDIUM, in_tests=False, in_file=loader_cycled),
@@ -293,5 +270,4 @@ RULES: Final = (
     Rule("thread-not-daemon", Severity.LOW, in_tests=False, in_file=thread_not_daemon),
     Rule("class-attribute-filled", Severity.HIGH, in_file=class_attribute_filled),
     Rule("graph-kept", Severity.HIGH, in_file=graph_kept),
-    Rule("base-not-initialised", Severity.HIGH, in_file=base_not_initialised),
 )

@@ -127,6 +127,7 @@ CODES: Final[dict[str, str]] = {
 
 RULES: Final = (
     Rule("assignment-in-assert", Severity.MEDIUM),
+    Rule("blocking-in-async", Severity.HIGH, in_tests=False),
     Rule("broken-method", Severity.HIGH),
     Rule("constant-condition", Severity.HIGH),
     Rule("definition-replaced", Severity.MEDIUM),

@@ -261,7 +261,6 @@ def _is_unpacked(side: Side, function: Function) -> bool:
 
 _LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
-_MAY_RAISE: Final = (ast.Await, ast.Call, ast.Subscript)
 
 
 def set_in_a_branch(module: Module, _side: Side) -> Iterator[Hit]:
@@ -307,44 +306,6 @@ def _known_before(function: Function, node: ast.stmt) -> set[str]:
     return found
 
 
-def unbound_in_handler(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find a name that the `try` sets, read in the handler for whatever went wrong, setting it included."""
-    for node in module.nodes(ast.Try):
-        function = module.function_of(node)
-        if not isinstance(function, Function):
-            continue
-        known = _known_before(function, node)
-        for at, statement in enumerate(node.body):
-            names = _assigned([statement]) - known
-            # The first of many statements is seldom what fails, as authors of handlers know.
-            before = node.body[:at] if len(node.body) > 1 else [statement]
-            risky = any(isinstance(each, _MAY_RAISE) for one in before for each in ast.walk(one))
-            for handler in node.handlers if names and risky else ():
-                kind = last_name(handler.type) if handler.type is not None else "Exception"
-                if kind not in {"BaseException", "Exception"} and statement is not node.body[-1]:
-                    continue
-                used = nodes_in(handler.body, ast.Name)
-                again = {each.id for each in used if isinstance(each.ctx, ast.Store)}
-                asked = any(each.id in {"locals", "vars"} for each in used)
-                for each in used:
-                    # In a branch, a flag may say that it is set; a function made here has names of its own.
-                    inside = [each, *module.around(each, node)]
-                    caught = any(isinstance(one, ast.Try) and one is not node for one in module.around(each))
-                    caught |= any(_is_branch(one, inside) for one in inside)
-                    caught |= module.function_of(each) is not function
-                    if each.id in names - again and not asked and not caught:
-                        names.discard(each.id)
-                        yield each, f"`{each.id}` is not set where setting it is what failed"
-            known |= _assigned([statement])
-
-
-def _is_branch(node: ast.AST, inside: list[ast.AST]) -> bool:
-    """Whether one of the nodes inside of it is reached only where it asks for something that holds."""
-    if isinstance(node, ast.If | ast.IfExp):
-        return node.test not in inside
-    return isinstance(node, ast.match_case) or (isinstance(node, ast.BoolOp) and node.values[0] not in inside)
-
-
 RULES: Final = (
     Rule("returns-differ", Severity.HIGH, in_file=returns_differ),
     Rule("result-of-nothing", Severity.HIGH, in_file=result_of_nothing),
@@ -352,5 +313,4 @@ RULES: Final = (
     Rule("unbound-after-except", Severity.HIGH, in_file=unbound_after_except),
     Rule("error-returned", Severity.HIGH, in_file=error_returned),
     Rule("set-in-a-branch", Severity.HIGH, in_tests=False, in_file=set_in_a_branch),
-    Rule("unbound-in-handler", Severity.HIGH, in_file=unbound_in_handler),
 )

@@ -71,24 +71,6 @@ def _words(node: ast.expr) -> list[str]:
     return [word for word in re.split(r"[^A-Za-z0-9]+|_", ast.unparse(node)) if word]
 
 
-def wrapped_another(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find `if isinstance(until, str): until = [kwargs]`, which makes a list of something else than was asked about."""
-    for node in module.nodes(ast.If):
-        asked = node.test.operand if isinstance(node.test, ast.UnaryOp) else node.test
-        first = node.body[0]
-        if (
-            not isinstance(asked, ast.Call)
-            or dotted_name(asked.func) != "isinstance"
-            or not isinstance(first, ast.Assign)
-        ):
-            continue
-        name, made = dotted_name(asked.args[0]), first.value
-        items = made.elts if isinstance(made, ast.List | ast.Tuple) and len(made.elts) == 1 else []
-        other = dotted_name(items[0]) if items else ""
-        if name and other and other != name and dotted_name(first.targets[0]) == name and len(node.body) == 1:
-            yield first, f"`{name}` is asked about, and `{other}` is put into a list"
-
-
 _PURE: Final = frozenset(
     {"abs", "bool", "detach", "float", "int", "item", "len", "long", "lower", "strip", "to", "unsqueeze"}
 )
@@ -304,7 +286,6 @@ def _asked(module: Module) -> Iterator[ast.expr]:
 
 RULES: Final = (
     Rule("half-renamed", Severity.MEDIUM, in_file=half_renamed),
-    Rule("wrapped-another", Severity.HIGH, in_file=wrapped_another),
     Rule("same-twice", Severity.MEDIUM, in_tests=False, in_file=same_twice),
     Rule("never-reached", Severity.MEDIUM, in_tests=False, in_file=never_reached),
     Rule("maybe-missing", Severity.MEDIUM, in_tests=False, in_file=maybe_missing),
