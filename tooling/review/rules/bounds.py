@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import last_name, names_in, nodes_in, own_nodes
 from tooling.python.source import dotted_name
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import stored
+from tooling.review.rules.readings import NEGATED, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +79,7 @@ def bound_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
             found = [ast.GtE]
         if len(found) != 1:
             continue
-        wrong = found[0] if refused else _NEGATED[found[0]]
+        wrong = found[0] if refused else NEGATED[found[0]]
         # An assertion may say what is the case instead; "at least one" is `> 0`.
         told = refused or (re.search(r"\b(?:must|should|needs?|requires?)\b", said) and f" {asked[2]}" in said)
         if told and asked[1] is wrong and (found[0] is not ast.Lt or asked[2] == "0"):
@@ -108,12 +108,6 @@ def equal_ones(module: Module) -> Iterator[Hit]:
 
 
 _SIGNS: Final[dict[type[ast.cmpop], str]] = {ast.GtE: ">=", ast.LtE: "<="}
-_NEGATED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
-    ast.Gt: ast.LtE,
-    ast.GtE: ast.Lt,
-    ast.Lt: ast.GtE,
-    ast.LtE: ast.Gt,
-}
 
 
 def always_holds(module: Module, _side: Side) -> Iterator[Hit]:
@@ -157,7 +151,7 @@ def always_holds(module: Module, _side: Side) -> Iterator[Hit]:
         one, other = _asked(branch.test), _asked(second.test) if isinstance(second, ast.If) else None
         if one is None or other is None or not isinstance(second, ast.If) or not second.orelse:
             continue
-        if one[::2] == other[::2] and _NEGATED.get(one[1]) is other[1]:
+        if one[::2] == other[::2] and NEGATED.get(one[1]) is other[1]:
             yield branch, f"`{ast.unparse(branch.test)}` or the next always holds: nothing is left for `else`"
 
 

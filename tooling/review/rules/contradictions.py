@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, nodes_in, own_nodes
 from tooling.python.symbols.calls import positional, written_signature
 from tooling.review.records import Rule, Severity
+from tooling.review.rules.readings import LEAVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
-_LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _SAYS_MISSING: Final = re.compile(
     r"\b(?:not (?:set|found(?! in\b)|initiali[sz]ed|given|provided|specified|loaded|defined)|"
     r"missing|required|uninitiali[sz]ed)|\brequires (?:an? )?\w+ to be set|"
@@ -57,12 +57,12 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
             if used is not None:
                 yield used, f"`{ast.unparse(used)}` where `{name}` is None"
         name, is_none = _compared_with_none(node.test)
-        if name and not is_none and not node.orelse and isinstance(node.body[-1], _LEAVES):
+        if name and not is_none and not node.orelse and isinstance(node.body[-1], LEAVES):
             used = _first_use(module, _following(module, node), name) or _read_next(_following(module, node), name)
             used = used or _handed_on(node.body, _following(module, node), name)
             if used is not None:
                 yield node, f"goes on with `{ast.unparse(used)}` only where `{name}` is None"
-        if not node.orelse and isinstance(node.body[-1], _LEAVES):
+        if not node.orelse and isinstance(node.body[-1], LEAVES):
             yield from _left_when_there(module, node)
         if (
             isinstance(node.test, ast.UnaryOp)
@@ -98,7 +98,7 @@ def _turned_twins(module: Module) -> Iterator[Hit]:
         rest = _following(module, node)
         if (
             not node.orelse
-            and isinstance(node.body[0], _LEAVES)
+            and isinstance(node.body[0], LEAVES)
             and isinstance(asked, ast.Attribute | ast.Call)
             and rest
         ):

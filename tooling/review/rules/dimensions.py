@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tooling.python.module import keyword, last_name, nodes_in, own_nodes
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import blocks
+from tooling.review.rules.readings import STRICTER, blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,7 +246,7 @@ def _compare(one: Any, other: Any, found: list[tuple[str, str, str]], where: str
             if first != second:
                 found.append(("name", first, second))
         elif isinstance(first, list) and isinstance(second, list):
-            operators = [_OPPOSED.get(type(each)) is type(twin) for each, twin in zip(first, second, strict=False)]
+            operators = [STRICTER.get(type(each)) is type(twin) for each, twin in zip(first, second, strict=False)]
             if field == "ops" and operators == [True]:
                 found.append(("a comparison", ast.unparse(one), ast.unparse(other)))
             elif len(first) != len(second) or not all(
@@ -259,9 +259,6 @@ def _compare(one: Any, other: Any, found: list[tuple[str, str, str]], where: str
         elif first != second:
             return False
     return True
-
-
-_OPPOSED: Final = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 
 
 def cut_elsewhere(module: Module, _side: Side) -> Iterator[Hit]:

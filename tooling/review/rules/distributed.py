@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, names_in, nodes_in, own_nodes, parameters
 from tooling.review.records import Rule, Severity
+from tooling.review.rules.readings import LEAVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,6 @@ _FIRST_RANK = frozenset({"is_main_process", "is_rank_zero", "is_rank_0", "is_mai
 _RANK = re.compile(r"_*(?P<of>.*?)_?rank")
 _PART_OF_A_NODE = frozenset({"local", "node", "in_node"})
 _GROUP = re.compile(r"_*(?P<of>.*?)_?(?:process_group|group|pg)")
-_LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _OF_A_MESH = re.compile(
     r"(^|_)(dp|tp|cp|pp|sp|ep|fsdp|hsdp|data_parallel|tensor_parallel|model_parallel|shard|mesh)(_|$)"
 )
@@ -226,7 +226,7 @@ def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Hit]:
         for name, call in calls:
             if leaving is not None and whose is not None and _is_of_group(whose, call, name):
                 yield _left(leaving, name)
-        ends = isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], _LEAVES)
+        ends = isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], LEAVES)
         alone = isinstance(statement, ast.If) and ends and _nothing_of_its_own(statement)
         if isinstance(statement, ast.If) and alone and not _collectives_in(module, statement.body):
             empty = empty or statement

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, own_nodes, parameters
 from tooling.review.records import Rule, Severity, is_test
+from tooling.review.rules.readings import LOGGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 _PLACEHOLDER: Final = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)(?:[.\[][^{}]*)?(?:![rsa])?(?::[^{}]*)?\}(?!\})")
 _SPEAKS_OF_BRACES: Final = re.compile(r"template|placeholder|pattern|\.format\b|literal|contain|syntax", re.IGNORECASE)
-_LOGGERS: Final = re.compile(r"^_?log(ger|ging)?$", re.IGNORECASE)
 _NAMED: Final = r"getLogger\(f?[\"']"
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _PROGRAM: Final = re.compile(
@@ -58,7 +58,7 @@ def _is_message(module: Module, node: ast.Constant) -> bool:
     # `logger.info("{a}", a)`: a logger of another kind formats it.
     owner = parent.func.value if isinstance(parent.func, ast.Attribute) else parent.func
     name = last_name(owner.func).removeprefix("get_") if isinstance(owner, ast.Call) else last_name(owner)
-    logs = last_name(parent.func) in _LEVELS and bool(_LOGGERS.match(name))
+    logs = last_name(parent.func) in _LEVELS and bool(LOGGER.match(name))
     return logs and len(parent.args) == 1 and not parent.keywords
 
 
@@ -92,13 +92,13 @@ def print_in_library(module: Module, side: Side) -> Iterator[Hit]:
     printed = [each for each in printed if not _SHOWS.search(around[each])]
     if not printed:
         return
-    loggers = [name for name in module.bindings if _LOGGERS.match(name)]
+    loggers = [name for name in module.bindings if LOGGER.match(name)]
     called = [each.func for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr in _LEVELS]
-    logged = sum(bool(_LOGGERS.match(last_name(each.value))) for each in called)
+    logged = sum(bool(LOGGER.match(last_name(each.value))) for each in called)
     first = min(printed, key=lambda each: each.lineno)
     made = [last_name(each.targets[0]) for each in module.nodes(ast.Assign) if module.function_of(each) is None]
     read = {each.id for each in module.nodes(ast.Name) if isinstance(each.ctx, ast.Load)}
-    idle = next((name for name in made if _LOGGERS.match(name) and name not in read), "")
+    idle = next((name for name in made if LOGGER.match(name) and name not in read), "")
     if idle:
         yield first, f"`print` beside `{idle}`, which nothing uses"
     elif loggers and logged >= len(printed):
@@ -138,9 +138,7 @@ def logger_of_another_kind(module: Module, side: Side) -> Iterator[Hit]:
     """Find a logger that is not made, or not named, as those of the package are."""
     own = _own_logging(module, side) if "getLogger(" in module.text and not _PROGRAM.search(module.path) else ""
     # `logging.getLogger("urllib3").setLevel(...)` is about the logger of somebody else.
-    made = (
-        [each.value for each in module.nodes(ast.Assign) if _LOGGERS.match(last_name(each.targets[0]))] if own else []
-    )
+    made = [each.value for each in module.nodes(ast.Assign) if LOGGER.match(last_name(each.targets[0]))] if own else []
     calls = [each for each in made if isinstance(each, ast.Call) and last_name(each.func) == "getLogger"]
     for call in calls:
         name = module.dotted(call.func)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, nodes_in, own_nodes, parameters
 from tooling.review.records import Rule, Severity
 from tooling.review.rules.members import subclasses
-from tooling.review.rules.readings import blocks, is_local, stored
+from tooling.review.rules.readings import LEAVES, blocks, is_local, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -259,7 +259,6 @@ def _is_unpacked(side: Side, function: Function) -> bool:
     return False
 
 
-_LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
 
@@ -267,7 +266,7 @@ def set_in_a_branch(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a name that a lone `if` sets, read in a line behind it that always runs."""
     for block in blocks(module):
         for at, node in enumerate(block):
-            alone = isinstance(node, ast.If) and not node.orelse and not isinstance(node.body[-1], _LEAVES)
+            alone = isinstance(node, ast.If) and not node.orelse and not isinstance(node.body[-1], LEAVES)
             function = module.function_of(node) if alone else None
             if not isinstance(node, ast.If) or not isinstance(function, Function):
                 continue

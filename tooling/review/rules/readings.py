@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, nodes_in, own_nodes
 
@@ -11,6 +12,29 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tooling.python.module import Module
+
+LOGGER: Final = re.compile(r"^_?log(ger|ging)?$", re.IGNORECASE)
+LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+STRICTER: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+}
+"""Comparison -> the one that differs where both sides are equal."""
+NEGATED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Eq: ast.NotEq,
+    ast.Gt: ast.LtE,
+    ast.GtE: ast.Lt,
+    ast.In: ast.NotIn,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.Lt: ast.GtE,
+    ast.LtE: ast.Gt,
+    ast.NotEq: ast.Eq,
+    ast.NotIn: ast.In,
+}
+"""Comparison -> the one that holds where it does not."""
 
 
 def blocks(module: Module) -> Iterator[list[ast.stmt]]:

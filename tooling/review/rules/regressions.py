@@ -5,18 +5,22 @@ from __future__ import annotations
 import ast
 import math
 import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from tooling.python.module import Function, keyword, last_name, nodes_in, own_nodes
+from tooling.python.module import Function, keyword, last_name, names_in, nodes_in, own_nodes
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.pairs import PairedNodes, dumped, pair_modules
 from tooling.review.rules.distributed import collective, group_given
+from tooling.review.rules.readings import LOGGER, NEGATED, STRICTER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tooling.python.module import Module
     from tooling.review.repository.comparison import ChangedFile, Comparison
+
+Old = TypeVar("Old", bound=ast.AST)
+New = TypeVar("New", bound=ast.AST)
 
 _SAFEGUARDS: Final = {
     "check": "a command that fails is not noticed",
@@ -29,7 +33,6 @@ _GRADIENTS: Final = frozenset({"torch.no_grad", "torch.inference_mode"})
 _MASK: Final = re.compile(r"mask")
 _LOCK: Final = re.compile(r"(?<![bcn])lock|mutex|semaphore", re.IGNORECASE)
 """Not `block`, `clock` and `unlock`."""
-_LOG: Final = re.compile(r"^_?log(ger|ging)?$", re.IGNORECASE)
 _FLOORS: Final = frozenset({"clamp", "clamp_min", "clip", "max", "maximum"})
 
 
@@ -42,24 +45,35 @@ def _matches(comparison: Comparison) -> Iterator[tuple[ChangedFile, Module, Modu
         yield file, before, after, kept["paired"]
 
 
+def _versions(comparison: Comparison, was: type[Old], now: type[New]) -> Iterator[tuple[str, Module, Module, Old, New]]:
+    """Yield two versions of a node, of these types, with their path and the file before and after."""
+    for file, before, after, found in _matches(comparison):
+        for old, new in found.pairs:
+            if isinstance(old, was) and isinstance(new, now):
+                yield file.path, before, after, old, new
+
+
+def _calls(comparison: Comparison) -> Iterator[tuple[str, ast.Call, ast.Call]]:
+    """Yield two versions of a call of one function."""
+    for path, _, _, old, new in _versions(comparison, ast.Call, ast.Call):
+        if dumped(old.func) == dumped(new.func):
+            yield path, old, new
+
+
 def safeguard_dropped(comparison: Comparison) -> Iterator[Place]:
     """Find a call that was limited or checked by an argument, and is no longer."""
-    for file, _, after, found in _matches(comparison):
-        for old, new in found.pairs:
-            if not isinstance(old, ast.Call) or not isinstance(new, ast.Call) or dumped(old.func) != dumped(new.func):
-                continue
-            for name, effect in _SAFEGUARDS.items():
-                given = keyword(old, name)
-                open_ended = isinstance(given, ast.Constant) and given.value in {None, False}
-                kept = keyword(new, name, f"{name}s") is not None or any(each.arg is None for each in new.keywords)
-                if given is not None and not open_ended and not kept and len(new.args) <= len(old.args):
-                    said = f"`{ast.unparse(new.func)}` lost `{name}={ast.unparse(given)}`: {effect}"
-                    yield Place(file.path, new.lineno, said)
-        for old, new in found.pairs:
-            if not isinstance(old, ast.Call) or last_name(old.func) != "wait_for" or not isinstance(new, ast.expr):
-                continue
-            if old.args and dumped(old.args[0]) == dumped(new) and not _wrapped(after, new, "timeout"):
-                yield Place(file.path, new.lineno, "`wait_for` is gone: it may wait for ever")
+    for path, old, new in _calls(comparison):
+        for name, effect in _SAFEGUARDS.items():
+            given = keyword(old, name)
+            open_ended = isinstance(given, ast.Constant) and given.value in {None, False}
+            kept = keyword(new, name, f"{name}s") is not None or any(each.arg is None for each in new.keywords)
+            if given is not None and not open_ended and not kept and len(new.args) <= len(old.args):
+                said = f"`{ast.unparse(new.func)}` lost `{name}={ast.unparse(given)}`: {effect}"
+                yield Place(path, new.lineno, said)
+    for path, _, after, call, left in _versions(comparison, ast.Call, ast.expr):
+        inner = call.args[0] if last_name(call.func) == "wait_for" and call.args else call
+        if inner is not call and dumped(inner) == dumped(left) and not _wrapped(after, left, "timeout"):
+            yield Place(path, left.lineno, "`wait_for` is gone: it may wait for ever")
 
 
 def _wrapped(module: Module, node: ast.AST, word: str) -> bool:
@@ -70,40 +84,27 @@ def _wrapped(module: Module, node: ast.AST, word: str) -> bool:
 
 def group_dropped(comparison: Comparison) -> Iterator[Place]:
     """Find a collective of a group that became one of all ranks."""
-    for file, before, after, found in _matches(comparison):
-        for old, new in found.pairs:
-            name = collective(before, old)
-            if not name or collective(after, new) != name or not isinstance(old, ast.Call):
-                continue
-            given = keyword(old, "group", "process_group")
-            if given is None or not isinstance(new, ast.Call) or ast.unparse(given) == "None":
-                continue
-            if not group_given(new, name):
-                said = f"`{name}` was for `{ast.unparse(given)}`, and is for all ranks now"
-                yield Place(file.path, new.lineno, said)
+    for path, before, after, old, new in _versions(comparison, ast.Call, ast.Call):
+        name, given = collective(before, old), keyword(old, "group", "process_group")
+        same = bool(name) and collective(after, new) == name
+        if same and given is not None and ast.unparse(given) != "None" and not group_given(new, name):
+            yield Place(path, new.lineno, f"`{name}` was for `{ast.unparse(given)}`, and is for all ranks now")
 
 
 def await_dropped(comparison: Comparison) -> Iterator[Place]:
     """Find a call that was awaited, and is only made now."""
     made_plain = _made_plain(comparison)
-    for file, _, after, found in _matches(comparison):
-        for old, new in found.pairs:
-            if not isinstance(old, ast.Await) or not isinstance(old.value, ast.Call) or not isinstance(new, ast.Call):
-                continue
-            function = after.function_of(new)
-            if not isinstance(function, ast.AsyncFunctionDef) or dumped(old.value.func) != dumped(new.func):
-                continue
-            name = last_name(new.func)
-            plain = any(each.name == name for each in after.nodes(ast.FunctionDef))
-            if name not in made_plain and not plain and not _is_taken_up(after, function, new):
-                yield Place(file.path, new.lineno, f"`{ast.unparse(new.func)}(...)` was awaited, and is not any more")
-        for old, new in found.pairs:
-            was = old.value if isinstance(old, ast.Await) else None
-            if not isinstance(was, ast.Call) or not isinstance(new, ast.Call) or last_name(was.func) != "to_thread":
-                continue
-            if was.args and dumped(was.args[0]) == dumped(new.func):
-                said = f"`{ast.unparse(new.func)}` ran in a thread, and blocks the event loop now"
-                yield Place(file.path, new.lineno, said)
+    for path, _, after, old, new in _versions(comparison, ast.Await, ast.Call):
+        was, function, name = old.value, after.function_of(new), last_name(new.func)
+        if not isinstance(was, ast.Call):
+            continue
+        plain = name in made_plain or any(each.name == name for each in after.nodes(ast.FunctionDef))
+        same = isinstance(function, ast.AsyncFunctionDef) and dumped(was.func) == dumped(new.func) and not plain
+        if same and not _is_taken_up(after, function, new):
+            yield Place(path, new.lineno, f"`{ast.unparse(new.func)}(...)` was awaited, and is not any more")
+        if last_name(was.func) == "to_thread" and was.args and dumped(was.args[0]) == dumped(new.func):
+            said = f"`{ast.unparse(new.func)}` ran in a thread, and blocks the event loop now"
+            yield Place(path, new.lineno, said)
 
 
 _TAKERS: Final = frozenset(
@@ -121,7 +122,7 @@ _TAKERS: Final = frozenset(
 """Calls that coroutines are collected for."""
 
 
-def _is_taken_up(module: Module, function: ast.AsyncFunctionDef, call: ast.Call) -> bool:
+def _is_taken_up(module: Module, function: ast.AST | None, call: ast.Call) -> bool:
     """Whether a coroutine is awaited later, or entered: `a = load(1)` ... `await gather(a, b)`."""
     parent = module.parents.get(call)
     if isinstance(parent, ast.withitem | ast.AsyncFor) or (isinstance(parent, ast.comprehension) and parent.is_async):
@@ -147,25 +148,22 @@ def _made_plain(comparison: Comparison) -> set[str]:
 
 def floor_dropped(comparison: Comparison) -> Iterator[Place]:
     """Find a denominator that could not be zero, and can be now."""
-    for file, before, after, found in _matches(comparison):
-        for old, new in found.pairs:
-            if not isinstance(old, ast.BinOp) or not isinstance(new, ast.BinOp):
-                continue
-            if not _is_division(old) or not _is_division(new):
-                continue
-            was, inner = old.right, list[ast.expr]()
-            if isinstance(was, ast.BinOp) and isinstance(was.op, ast.Add):
-                # `n + 1e-8`, `n + self.eps`; a whole number may have counted something
-                small = isinstance(was.right, ast.Constant) and isinstance(was.right.value, float)
-                inner = [was.left] if small or "eps" in ast.unparse(was.right) else []
-            elif isinstance(was, ast.Call) and last_name(was.func) in _FLOORS:
-                # `max(n, 1)`, `n.clamp(min=1)`
-                inner = [*was.args, *([was.func.value] if isinstance(was.func, ast.Attribute) else [])]
-            inner = [each for each in inner if not isinstance(each, ast.Constant)]
-            tests = _tests(after, new) - _tests(before, old)
-            if dumped(new.right) in map(dumped, inner) and not any(_words(new.right) & words for words in tests):
-                said = f"`{ast.unparse(was)}` became `{ast.unparse(new.right)}`, which may be zero"
-                yield Place(file.path, new.lineno, said)
+    for path, before, after, old, new in _versions(comparison, ast.BinOp, ast.BinOp):
+        if not all(isinstance(each.op, ast.Div | ast.FloorDiv) for each in (old, new)):
+            continue
+        was, inner = old.right, list[ast.expr]()
+        if isinstance(was, ast.BinOp) and isinstance(was.op, ast.Add):
+            # `n + 1e-8`, `n + self.eps`; a whole number may have counted something
+            small = isinstance(was.right, ast.Constant) and isinstance(was.right.value, float)
+            inner = [was.left] if small or "eps" in ast.unparse(was.right) else []
+        elif isinstance(was, ast.Call) and last_name(was.func) in _FLOORS:
+            # `max(n, 1)`, `n.clamp(min=1)`
+            inner = [*was.args, *([was.func.value] if isinstance(was.func, ast.Attribute) else [])]
+        inner = [each for each in inner if not isinstance(each, ast.Constant)]
+        tests = _tests(after, new) - _tests(before, old)
+        if dumped(new.right) in map(dumped, inner) and not any(_words(new.right) & words for words in tests):
+            said = f"`{ast.unparse(was)}` became `{ast.unparse(new.right)}`, which may be zero"
+            yield Place(path, new.lineno, said)
 
 
 def _tests(module: Module, node: ast.AST) -> set[frozenset[str]]:
@@ -180,34 +178,26 @@ def _words(node: ast.AST) -> frozenset[str]:
     return frozenset(map(last_name, named)) - {"len", "self"}
 
 
-def _is_division(node: ast.AST) -> bool:
-    return isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.FloorDiv)
-
-
 def mask_dropped(comparison: Comparison) -> Iterator[Place]:
     """Find a value that was masked, and is used whole now."""
-    for file, _, after, found in _matches(comparison):
-        for old, new in found.pairs:
-            parts: list[ast.expr] = []
-            if isinstance(old, ast.BinOp) and isinstance(old.op, ast.Mult):
-                parts = [old.left, old.right]
-            elif isinstance(old, ast.Call) and last_name(old.func) in {"where", "masked_fill", "masked_select"}:
-                parts = [*old.args, *([old.func.value] if isinstance(old.func, ast.Attribute) else [])]
-            elif isinstance(old, ast.Subscript) and not isinstance(old.slice, ast.Constant):
-                parts = [old.value, old.slice]
-            masks = [each for each in parts if _MASK.search(ast.unparse(each))]
-            kept = [each for each in parts if each not in masks]
-            if masks and isinstance(new, ast.expr) and dumped(new) in {dumped(each) for each in kept}:
-                # `x = x * mask` in the line above masks it as well.
-                function = after.function_of(new)
-                nodes = own_nodes(function) if isinstance(function, Function) else []
-                name = ast.unparse(new)
-                assigned = (each for each in nodes if isinstance(each, ast.Assign) and _MASK.search(ast.unparse(each)))
-                call = after.parents.get(new)
-                if isinstance(call, ast.Call) and any(_MASK.search(ast.unparse(each)) for each in call.args):
-                    continue  # `masked_mean(x, mask)` masks it itself
-                if not any(ast.unparse(each.targets[0]) == name for each in assigned):
-                    yield Place(file.path, new.lineno, f"`{ast.unparse(old)}` became `{name}`")
+    for path, _, after, old, new in _versions(comparison, ast.expr, ast.expr):
+        parts: list[ast.expr] = []
+        if isinstance(old, ast.BinOp) and isinstance(old.op, ast.Mult):
+            parts = [old.left, old.right]
+        elif isinstance(old, ast.Call) and last_name(old.func) in {"where", "masked_fill", "masked_select"}:
+            parts = [*old.args, *([old.func.value] if isinstance(old.func, ast.Attribute) else [])]
+        elif isinstance(old, ast.Subscript) and not isinstance(old.slice, ast.Constant):
+            parts = [old.value, old.slice]
+        kept = [each for each in parts if not _MASK.search(ast.unparse(each))]
+        if len(kept) == len(parts) or dumped(new) not in map(dumped, kept):
+            continue
+        # `masked_mean(x, mask)` masks it itself, and `x = x * mask` in the line above does as well.
+        call, name = after.parents.get(new), ast.unparse(new)
+        if isinstance(call, ast.Call) and any(_MASK.search(ast.unparse(each)) for each in call.args):
+            continue
+        assigned = own_nodes(after.function_of(new), ast.Assign)
+        if not any(ast.unparse(each.targets[0]) == name and _MASK.search(ast.unparse(each)) for each in assigned):
+            yield Place(path, new.lineno, f"`{ast.unparse(old)}` became `{name}`")
 
 
 def gradient_guard_dropped(comparison: Comparison) -> Iterator[Place]:
@@ -265,16 +255,12 @@ def lock_dropped(comparison: Comparison) -> Iterator[Place]:
 
 def handler_silenced(comparison: Comparison) -> Iterator[Place]:
     """Find a handler that raised or logged, and does neither now."""
-    for file, _, _, found in _matches(comparison):
-        for old, new in found.pairs:
-            if not isinstance(old, ast.ExceptHandler) or not isinstance(new, ast.ExceptHandler):
-                continue
-            was, now = _says(old), _says(new)
-            quiet = all(isinstance(each, ast.Pass | ast.Continue | ast.Return) for each in new.body)
-            told = any(isinstance(each, ast.Name) and each.id == new.name for each in ast.walk(new)) and bool(new.name)
-            if was and not now and quiet and not told:
-                caught = ast.unparse(new.type) if new.type is not None else "everything"
-                yield Place(file.path, new.lineno, f"`{caught}` was {was} here, and disappears now")
+    for path, _, _, old, new in _versions(comparison, ast.ExceptHandler, ast.ExceptHandler):
+        was, now = _says(old), _says(new)
+        quiet = all(isinstance(each, ast.Pass | ast.Continue | ast.Return) for each in new.body)
+        if was and not now and quiet and new.name not in names_in(new):
+            caught = ast.unparse(new.type) if new.type is not None else "everything"
+            yield Place(path, new.lineno, f"`{caught}` was {was} here, and disappears now")
 
 
 def _says(handler: ast.ExceptHandler) -> str:
@@ -283,84 +269,56 @@ def _says(handler: ast.ExceptHandler) -> str:
         return "raised"
     called = (each.func for each in nodes if isinstance(each, ast.Call))
     owners = (each.value for each in called if isinstance(each, ast.Attribute))
-    return "logged" if any(_LOG.match(last_name(each)) for each in owners) else ""
+    return "logged" if any(LOGGER.match(last_name(each)) for each in owners) else ""
 
 
 def result_dropped(comparison: Comparison) -> Iterator[Place]:
     """Find `x = x.f(...)` that became `x.f(...)`."""
-    for file, _, after, found in _matches(comparison):
-        for old, new in found.pairs:
-            if (
-                not isinstance(old, ast.Assign)
-                or not isinstance(new, ast.Expr)
-                or dumped(old.value) != dumped(new.value)
-            ):
-                continue
-            name = ast.unparse(old.targets[0])
-            function = after.function_of(new)
-            body = own_nodes(function) if function is not None else list(ast.walk(after.tree))
-            named = [each for each in body if isinstance(each, ast.Name | ast.Attribute) and ast.unparse(each) == name]
-            below = [each for each in named if each.lineno > new.lineno]
-            again = min((each.lineno for each in below if isinstance(each.ctx, ast.Store)), default=math.inf)
-            later = any(isinstance(each.ctx, ast.Load) and each.lineno <= again for each in below)
-            if later and isinstance(new.value, ast.Call):
-                yield Place(file.path, new.lineno, f"the result was kept as `{name}`, which is read below")
+    for path, _, after, old, new in _versions(comparison, ast.Assign, ast.Expr):
+        if not isinstance(new.value, ast.Call) or dumped(old.value) != dumped(new.value):
+            continue
+        name, function = ast.unparse(old.targets[0]), after.function_of(new)
+        kinds = (ast.Name, ast.Attribute)
+        named = own_nodes(function, *kinds) if function is not None else nodes_in(after.tree, *kinds)
+        below = [each for each in named if ast.unparse(each) == name and each.lineno > new.lineno]
+        again = min((each.lineno for each in below if isinstance(each.ctx, ast.Store)), default=math.inf)
+        if any(isinstance(each.ctx, ast.Load) and each.lineno <= again for each in below):
+            yield Place(path, new.lineno, f"the result was kept as `{name}`, which is read below")
 
 
 def placeholders_dead(comparison: Comparison) -> Iterator[Place]:
     """Find a formatted string that lost its `f`."""
-    for file, _, after, found in _matches(comparison):
-        for old, new in found.pairs:
-            if isinstance(old, ast.JoinedStr) and isinstance(new, ast.Constant) and isinstance(new.value, str):
-                names = [f"{{{ast.unparse(each.value)}" for each in old.values if isinstance(each, ast.FormattedValue)]
-                parent = after.parents.get(new)
-                formatted = isinstance(parent, ast.Attribute) and parent.attr in {"format", "format_map"}
-                if isinstance(parent, ast.Call):
-                    # A structured logger fills them in: `log.info("step {step}", step=step)`
-                    formatted = any(f"{{{each.arg}" in names for each in parent.keywords)
-                elif isinstance(parent, ast.Assign):
-                    formatted = f"{ast.unparse(parent.targets[0])}.format" in after.text
-                if any(each in new.value for each in names) and not formatted:
-                    yield Place(file.path, new.lineno, f"{ast.unparse(new)[:60]} lost its `f`: it shows the braces")
+    for path, _, after, old, new in _versions(comparison, ast.JoinedStr, ast.Constant):
+        names = [f"{{{ast.unparse(each.value)}" for each in old.values if isinstance(each, ast.FormattedValue)]
+        parent = after.parents.get(new)
+        formatted = isinstance(parent, ast.Attribute) and parent.attr in {"format", "format_map"}
+        if isinstance(parent, ast.Call):
+            # A structured logger fills them in: `log.info("step {step}", step=step)`
+            formatted = any(f"{{{each.arg}" in names for each in parent.keywords)
+        elif isinstance(parent, ast.Assign):
+            formatted = f"{ast.unparse(parent.targets[0])}.format" in after.text
+        if isinstance(new.value, str) and any(each in new.value for each in names) and not formatted:
+            yield Place(path, new.lineno, f"{ast.unparse(new)[:60]} lost its `f`: it shows the braces")
 
 
 def guard_inverted(comparison: Comparison) -> Iterator[Place]:
     """Find a condition that was turned round while both branches stayed."""
-    for file, _, _, found in _matches(comparison):
-        for old, new in found.pairs:
-            if not isinstance(old, ast.If) or not isinstance(new, ast.If):
-                continue
-            same = [
-                list(map(dumped, getattr(old, name))) == list(map(dumped, getattr(new, name))) for name in _BRANCHES
-            ]
-            if all(same) and _negated(old.test, new.test):
-                said = f"`{ast.unparse(old.test)}` became `{ast.unparse(new.test)}`, and the branch stayed the same"
-                yield Place(file.path, new.lineno, said)
-
-
-_BRANCHES: Final = ("body", "orelse")
-_OPPOSITE: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
-    ast.Eq: ast.NotEq,
-    ast.Gt: ast.LtE,
-    ast.GtE: ast.Lt,
-    ast.In: ast.NotIn,
-    ast.Is: ast.IsNot,
-}
+    for path, _, _, old, new in _versions(comparison, ast.If, ast.If):
+        branches = zip((old.body, old.orelse), (new.body, new.orelse), strict=True)
+        same = all(list(map(dumped, was)) == list(map(dumped, now)) for was, now in branches)
+        if same and _negated(old.test, new.test):
+            said = f"`{ast.unparse(old.test)}` became `{ast.unparse(new.test)}`, and the branch stayed the same"
+            yield Place(path, new.lineno, said)
 
 
 def _negated(one: ast.expr, other: ast.expr) -> bool:
     for first, second in ((one, other), (other, one)):
         if isinstance(first, ast.UnaryOp) and isinstance(first.op, ast.Not) and dumped(first.operand) == dumped(second):
             return True
-        if not isinstance(first, ast.Compare) or not isinstance(second, ast.Compare) or len(first.ops) != 1:
-            continue
-        sides = [dumped(first.left), *map(dumped, first.comparators)] == [
-            dumped(second.left),
-            *map(dumped, second.comparators),
-        ]
-        if sides and len(second.ops) == 1 and isinstance(second.ops[0], _OPPOSITE.get(type(first.ops[0]), ast.Pass)):
-            return True
-    return False
+    if not isinstance(one, ast.Compare) or not isinstance(other, ast.Compare) or len(one.ops) != 1:
+        return False
+    sides = [list(map(dumped, (each.left, *each.comparators))) for each in (one, other)]
+    return sides[0] == sides[1] and NEGATED.get(type(one.ops[0])) is type(other.ops[0])
 
 
 _SYMMETRIC: Final = frozenset(
@@ -388,21 +346,15 @@ _SYMMETRIC: Final = frozenset(
 
 def arguments_swapped(comparison: Comparison) -> Iterator[Place]:
     """Find arguments that changed places while the call stayed."""
-    resigned = {
-        new.name
-        for _, _, _, found in _matches(comparison)
-        for old, new in found.pairs
-        if (isinstance(old, Function) and isinstance(new, Function) and dumped(old.args) != dumped(new.args))
-        or (isinstance(old, ast.ClassDef) and isinstance(new, ast.ClassDef))
+    resigned = {new.name for _, _, _, _, new in _versions(comparison, ast.ClassDef, ast.ClassDef)}
+    resigned |= {
+        getattr(after.parents[new], "name", "")
+        for _, _, after, _, new in _versions(comparison, ast.arguments, ast.arguments)
     }
-    for file, _, _, found in _matches(comparison):
-        for old, new in found.pairs:
-            if not isinstance(old, ast.Call) or not isinstance(new, ast.Call) or dumped(old.func) != dumped(new.func):
-                continue
-            was, now = list(map(dumped, old.args)), list(map(dumped, new.args))
-            name = last_name(new.func)
-            if was != now and sorted(was) == sorted(now) and name not in resigned | _SYMMETRIC:
-                yield Place(file.path, new.lineno, f"arguments of `{ast.unparse(new.func)}` changed places")
+    for path, old, new in _calls(comparison):
+        was, now = list(map(dumped, old.args)), list(map(dumped, new.args))
+        if was != now and sorted(was) == sorted(now) and last_name(new.func) not in resigned | _SYMMETRIC:
+            yield Place(path, new.lineno, f"arguments of `{ast.unparse(new.func)}` changed places")
 
 
 def shift_turned(comparison: Comparison) -> Iterator[Place]:
@@ -438,42 +390,39 @@ def _is_step(module: Module, node: ast.AST) -> bool:
     return isinstance(call, ast.Call) and last_name(call.func) == "roll" and name in {"", "shifts"}
 
 
-_STRICT: Final = {ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt}
 _DIMENSIONS: Final = frozenset({"axis", "dim", "dims"})
 
 
 def number_moved(comparison: Comparison) -> Iterator[Place]:
     """Find `<` that became `<=`, and `dim=-1` that became `dim=0`, as the only line of a function that changed."""
-    for file, _, after, found in _matches(comparison):
-        for old, new in found.pairs:
-            said = ""
-            if isinstance(old, ast.Compare) and isinstance(new, ast.Compare) and len(old.ops) == len(new.ops) == 1:
-                same = dumped(old.left) == dumped(new.left) and dumped(old.comparators[0]) == dumped(new.comparators[0])
-                said = "is a bound" if same and _STRICT.get(type(old.ops[0])) is type(new.ops[0]) else ""
-            if isinstance(old, ast.Call) and isinstance(new, ast.Call) and dumped(old.func) == dumped(new.func):
-                same = [dumped(each) for each in old.args] == [dumped(each) for each in new.args]
-                given = {each.arg: ast.unparse(each.value) for each in new.keywords}
-                other = {each.arg for each in old.keywords if given.get(each.arg, "") != ast.unparse(each.value)}
-                said = "is a dimension" if same and len(other) == 1 and other <= _DIMENSIONS & given.keys() else ""
-            function = after.function_of(new) if said else None
-            span = range(function.lineno, (function.end_lineno or function.lineno) + 1) if function is not None else ()
-            if said and isinstance(new, ast.expr) and len(file.added.intersection(span)) == 1:
-                yield Place(file.path, new.lineno, f"`{ast.unparse(old)}` became `{ast.unparse(new)}`, which {said}")
+    moved: list[tuple[str, ast.expr, ast.expr, str]] = []
+    for path, _, _, was, now in _versions(comparison, ast.Compare, ast.Compare):
+        same = list(map(dumped, (was.left, *was.comparators))) == list(map(dumped, (now.left, *now.comparators)))
+        if same and len(was.ops) == 1 and STRICTER.get(type(was.ops[0])) is type(now.ops[0]):
+            moved.append((path, was, now, "is a bound"))
+    for path, old, new in _calls(comparison):
+        given = {each.arg: ast.unparse(each.value) for each in new.keywords}
+        other = {each.arg for each in old.keywords if given.get(each.arg, "") != ast.unparse(each.value)}
+        if _same_arguments(old, new) and len(other) == 1 and other <= _DIMENSIONS & given.keys():
+            moved.append((path, old, new, "is a dimension"))
+    for path, before, after, said in moved:
+        module = comparison.head.module(path)
+        function = module.function_of(after) if module is not None else None
+        span = range(function.lineno, (function.end_lineno or function.lineno) + 1) if function is not None else ()
+        if len(comparison.by_path[path].added.intersection(span)) == 1:
+            yield Place(path, after.lineno, f"`{ast.unparse(before)}` became `{ast.unparse(after)}`, which {said}")
+
+
+def _same_arguments(old: ast.Call, new: ast.Call) -> bool:
+    return list(map(dumped, old.args)) == list(map(dumped, new.args))
 
 
 def log_printed(comparison: Comparison) -> Iterator[Place]:
     """Find `logger.info(x)` that became `print(x)`."""
-    for file, _, _, found in _matches(comparison):
-        for old, new in found.pairs:
-            if (
-                not isinstance(old, ast.Call)
-                or not isinstance(new, ast.Call)
-                or not isinstance(old.func, ast.Attribute)
-            ):
-                continue
-            same = [dumped(each) for each in old.args] == [dumped(each) for each in new.args]
-            if same and _LOG.match(last_name(old.func.value)) and ast.unparse(new.func) == "print":
-                yield Place(file.path, new.lineno, f"`{ast.unparse(old.func)}` became `print`")
+    for path, _, _, old, new in _versions(comparison, ast.Call, ast.Call):
+        owner = old.func.value if isinstance(old.func, ast.Attribute) else None
+        if LOGGER.match(last_name(owner)) and ast.unparse(new.func) == "print" and _same_arguments(old, new):
+            yield Place(path, new.lineno, f"`{ast.unparse(old.func)}` became `print`")
 
 
 RULES: Final = (

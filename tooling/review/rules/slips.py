@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, nodes_in, own_nodes
 from tooling.python.source import dotted_name
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import blocks, is_local, stored
+from tooling.review.rules.readings import LEAVES, blocks, is_local, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
-_LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _SEARCHES: Final = frozenset({"re.match", "re.search", "re.fullmatch", "shutil.which", "os.environ.get", "os.getenv"})
 
 
@@ -105,7 +104,7 @@ def never_reached(module: Module, _side: Side) -> Iterator[Hit]:
             # A function that begins with an exit is switched off as a whole, for now.
             function = module.function_of(one)
             off = isinstance(function, Function) and one in function.body[:2]
-            if isinstance(one, _LEAVES) and not kept and not stub and not off:
+            if isinstance(one, LEAVES) and not kept and not stub and not off:
                 yield other, f"nothing reaches this line behind `{type(one).__name__.lower()}`"
 
 
