@@ -75,6 +75,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
         [
             "import torch.nn.functional as F\n\n\ndef f(logits):\n    return F.log_softmax(logits / 2.0, dim=0)\n",
             "def f(self, x):\n    return self.head(x).logits, self.logits.argmax(dim=0)\n",
+            "import torch\n\n\ndef f(logits):\n    return torch.softmax(logits, 0), logits.sum(0)\n",
             "import torch.nn.functional as F\n\n\ndef f(embeddings):\n    return F.normalize(embeddings, p=2, dim=0)\n",
         ],
         [
@@ -88,6 +89,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "from torch import cat\n\n\ndef f(a, b):\n    return cat([a, b], dim=0)  # (B, P+C)\n",
             "from torch import cat\n\n\ndef f(rows):\n    x = cat(rows, dim=1)  # (batch_size)\n    return x\n",
             "def f(x, y):\n    return x - x.mean(dim=-1, keepdim=True) - y * (x * y).mean(dim=0, keepdim=True)\n",
+            "import torch\n\n\ndef f(x, y):\n    return x.mean(0) - torch.mean(y, -1)\n",
         ],
         [
             "from torch import cat\n\n\ndef f(a, b):\n    return cat([a, b], dim=-1)  # (B, P+C)\n",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tooling.python.module import keyword, last_name, nodes_in, own_nodes
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import STRICTER, blocks
+from tooling.review.rules.readings import STRICTER, blocks, dimension, number_of, operand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,68 +24,36 @@ _OF_CLASSES: Final = re.compile(r"(^|_)(logits|embeddings)$")
 _JOINS: Final = frozenset({"cat", "chunk", "concat", "split", "stack"})
 
 
-def _dimension(call: ast.Call) -> int | None:
-    """Return the number that `dim=` says."""
-    return _number(keyword(call, "dim"))
-
-
-def _number(node: ast.expr | None) -> int | None:
-    try:
-        number = ast.literal_eval(node or ast.Constant(None))
-    except ValueError:
-        return None
-    return number if type(number) is int else None
-
-
 def over_rows(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `logits.softmax(dim=0)`: it compares rows of the batch. One row, `logits[i]`, is left alone."""
     for call in module.nodes(ast.Call):
-        if (
-            last_name(call.func) not in _OVER_CLASSES
-            or _dimension(call) != 0
-            or not isinstance(call.func, ast.Attribute)
-        ):
-            continue
-        value: ast.expr = (
-            call.args[0]
-            if call.args and last_name(call.func.value) in {"torch", "F", "functional"}
-            else call.func.value
-        )
+        value = operand(call) if last_name(call.func) in _OVER_CLASSES and dimension(call) == 0 else None
         while isinstance(value, ast.BinOp):
             value = value.left
-        if isinstance(value, ast.Name | ast.Attribute) and _OF_CLASSES.search(last_name(value)):
-            function = module.function_of(call)
-            others = [each for each in own_nodes(function or module.tree, ast.Call) if each is not call]
-            single = re.search(rf"\b{last_name(value)} = .*(\[-?\w+\]|squeeze\(0?\))$", module.text, re.MULTILINE)
-            if not single and not any(
-                _dimension(each) == 0 and last_name(each.func) in _OVER_CLASSES for each in others
-            ):
-                yield call, f"`{ast.unparse(call.func)}` over dim 0 of `{ast.unparse(value)}` mixes the rows of a batch"
+        if not _OF_CLASSES.search(last_name(value)):
+            continue
+        others = [each for each in own_nodes(module.function_of(call) or module.tree, ast.Call) if each is not call]
+        also = any(dimension(each) == 0 and last_name(each.func) in _OVER_CLASSES for each in others)
+        single = re.search(rf"\b{last_name(value)} = .*(\[-?\w+\]|squeeze\(0?\))$", module.text, re.MULTILINE)
+        if not also and not single and value is not None:
+            yield call, f"`{ast.unparse(call.func)}` over dim 0 of `{ast.unparse(value)}` mixes the rows of a batch"
 
 
 def along_batch(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `attention_mask.cumsum(dim=0)`, which counts over rows of a batch, and `cat((freqs, freqs), dim=0)` whose
     cosine is taken: rotary angles are doubled along the last dimension."""
     for call in module.nodes(ast.Call):
-        name, function = last_name(call.func), module.function_of(call)
-        if _dimension(call) != 0:
+        if dimension(call) != 0:
             continue
-        of = call.func.value if isinstance(call.func, ast.Attribute) else None
-        of = call.args[0] if call.args and of is not None and last_name(of) in {"torch", "F"} else of
-        while isinstance(of, ast.Call) and isinstance(of.func, ast.Attribute):
-            of = of.func.value
-        held = module.parents.get(call)
-        lengths = isinstance(held, ast.Assign) and re.search(r"len", last_name(held.targets[0]))
-        if (
-            of is not None
-            and last_name(of) in _PADDED
-            and (name in {"cumsum", "argmax"} or (name == "sum" and lengths))
-        ):
+        name, held, of = last_name(call.func), module.parents[call], operand(call)
+        target = last_name(held.targets[0]) if isinstance(held, ast.Assign) else ""
+        while isinstance(of, ast.Call):
+            of = operand(of)
+        if last_name(of) in _PADDED and (name in {"cumsum", "argmax"} or (name == "sum" and "len" in target)):
             yield call, f"`{ast.unparse(call)}` goes over the rows of a batch"
         parts = getattr(call.args[0], "elts", []) if call.args and name in {"cat", "concat"} else []
         doubled = len(parts) == 2 and ast.unparse(parts[0]) == ast.unparse(parts[1])
-        target = last_name(held.targets[0]) if isinstance(held, ast.Assign) else ""
-        if doubled and target and function is not None and f"{target}.cos()" in ast.unparse(function):
+        if doubled and target and f"{target}.cos()" in ast.unparse(module.function_of(call) or ast.Pass()):
             yield call, f"`{ast.unparse(call)}` doubles rows, and not angles"
 
 
@@ -100,7 +68,7 @@ def unlike_twin(module: Module, _side: Side) -> Iterator[Hit]:
         twins: defaultdict[tuple[str, ...], list[ast.Call]] = defaultdict(list)
         branches: defaultdict[str, list[ast.Call]] = defaultdict(list)
         for call in own_nodes(function, ast.Call):
-            if last_name(call.func) not in _JOINS or _dimension(call) is None:
+            if last_name(call.func) not in _JOINS or dimension(call) is None:
                 continue
             parts = _parts(module, call)
             if len(parts) > 1 and all(parts):
@@ -112,12 +80,12 @@ def unlike_twin(module: Module, _side: Side) -> Iterator[Hit]:
                 branches[" ".join(map(ast.unparse, (*call.args, call.func)[:-1]))].append(call)
         for calls in (*twins.values(), *(each for each in branches.values() if len(each) > 2)):
             calls.sort(key=lambda each: each.lineno)
-            dims = [_dimension(each) for each in calls]
+            dims = [dimension(each) for each in calls]
             if len(set(dims)) == 2 and (0 in dims or calls in twins.values()):
                 # The one that is alone with its dimension; of two, the later one
-                odd = next((each for each in reversed(calls) if dims.count(_dimension(each)) == 1), calls[-1])
-                first = next(each for each in calls if _dimension(each) != _dimension(odd))
-                yield odd, f"`{ast.unparse(odd)}`: its twin has `dim={_dimension(first)}`", first
+                odd = next((each for each in reversed(calls) if dims.count(dimension(each)) == 1), calls[-1])
+                first = next(each for each in calls if dimension(each) != dimension(odd))
+                yield odd, f"`{ast.unparse(odd)}`: its twin has `dim={dimension(first)}`", first
 
 
 def _parts(module: Module, call: ast.Call) -> list[str]:
@@ -269,9 +237,7 @@ def cut_elsewhere(module: Module, _side: Side) -> Iterator[Hit]:
         statements = own_nodes(function, ast.Assign, ast.Expr, ast.Return)
         for statement in sorted(statements, key=lambda each: each.lineno):
             for call in nodes_in(statement, ast.Call):
-                name, along = last_name(call.func), _dimension(call)
-                if name == "gather" and along is None and call.args:
-                    along = _number(call.args[0])
+                name, along = last_name(call.func), dimension(call)
                 index = keyword(call, "index") or (call.args[-1] if call.args else ast.Constant(None))
                 taken = [index] if name == "gather" else []
                 taken += getattr(call.args[0], "elts", []) if call.args and name in {"cat", "concat"} else []
@@ -289,14 +255,14 @@ def cut_elsewhere(module: Module, _side: Side) -> Iterator[Hit]:
                     said = f"`{ast.unparse(other)}` is made along {known[ast.unparse(other)]}, and used along {along}"
                     yield call, said
                 owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-                if name == "scatter_" and call.args and (laid := _number(call.args[0])) is not None:
+                if name == "scatter_" and call.args and (laid := number_of(call.args[0])) is not None:
                     known[f"{owner}: laid"] = laid
                 if name == "sum" and keyword(call, "keepdim") and along == 0 and known.get(f"{owner}: laid", 0):
                     yield call, f"`{owner}` is filled along {known[f'{owner}: laid']}, and summed along 0"
                 halves = call.args[0] if call.args and name in {"cat", "concat"} else None
                 halves = halves.value if isinstance(halves, ast.Subscript) else halves
                 cut = isinstance(halves, ast.Call) and last_name(halves.func) in {"chunk", "split"}
-                of = _dimension(halves) if isinstance(halves, ast.Call) and cut else None
+                of = dimension(halves) if isinstance(halves, ast.Call) and cut else None
                 if of is not None and along is not None and of != along and 0 in {of, along}:
                     yield call, f"parts along {of} are joined along {along}"
             if isinstance(statement, ast.Assign):
@@ -313,8 +279,8 @@ def _note_cuts(statement: ast.Assign, known: dict[str, int]) -> None:
     for at, (name, given) in enumerate(pairs):
         known.pop(ast.unparse(name), None)
         ordering = last_name(given.func) if isinstance(given, ast.Call) else ""
-        along = _dimension(given) if isinstance(given, ast.Call) else None
-        if isinstance(name, ast.Subscript) and (axis := _number(name.slice)) is not None:
+        along = dimension(given) if isinstance(given, ast.Call) else None
+        if isinstance(name, ast.Subscript) and (axis := number_of(name.slice)) is not None:
             known[f"{ast.unparse(name.value)}: shape"] = axis  # `shape[-1] = n`, and `torch.full(shape, 0)` behind it
         elif isinstance(given, ast.Call) and ordering in {"empty", "full", "ones", "zeros"} and given.args:
             if (axis := known.get(f"{ast.unparse(given.args[0])}: shape")) is not None:
@@ -340,37 +306,37 @@ def _cut_along(node: ast.expr) -> int | None:
 def index_elsewhere(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `x.gather(dim=0, index=i.unsqueeze(-1))`, and `(x * m).sum(dim=0) / m.sum(dim=1)`."""
     for call in module.nodes(ast.Call):
-        dim = _dimension(call)
+        dim = dimension(call)
         index = keyword(call, "index") or (call.args[-1] if call.args else None)
         if last_name(call.func) != "gather" or dim is None or not isinstance(index, ast.Call):
             continue
         grown = index.args[0] if index.args else keyword(index, "dim")
         if last_name(index.func) == "unsqueeze" and grown is not None and {ast.unparse(grown), str(dim)} == {"-1", "0"}:
             yield call, f"`gather` along {dim}, with an index that has one entry along {ast.unparse(grown)}"
-    for ratio in module.nodes(ast.BinOp):
-        if not isinstance(ratio.op, ast.Div):
-            continue
-        sums = [
-            next((one for one in nodes_in(each, ast.Call) if last_name(one.func) == "sum"), None)
-            for each in (ratio.left, ratio.right)
-        ]
-        counts, text = sums[1], ast.unparse(ratio.right)
-        around = module.function_of(ratio) if sums[0] is not None and counts is None else None
-        for made in own_nodes(around, ast.Assign):
-            if re.search(rf"\b{re.escape(ast.unparse(made.targets[0]))}\b", text):
-                summed = made.value if isinstance(made.value, ast.Call) else None
-                if summed is not None and last_name(summed.func) == "sum":
-                    counts, text = summed, ast.unparse(summed)
-        dims = [_dimension(each) if each is not None else None for each in (sums[0], counts)]
-        if None not in dims and dims[0] != dims[1] and 0 in dims and "mask" in text:
+    for ratio in (each for each in module.nodes(ast.BinOp) if isinstance(each.op, ast.Div)):
+        total, counts = (_sum_in(each) for each in (ratio.left, ratio.right))
+        text = ast.unparse(ratio.right)
+        for made in own_nodes(module.function_of(ratio), ast.Assign) if total is not None and counts is None else ():
+            if re.search(rf"\b{re.escape(ast.unparse(made.targets[0]))}\b", text) and _sum_in(made.value) is made.value:
+                counts = _sum_in(made.value)
+        if (dims := _unlike(total, counts)) and counts is not None and "mask" in ast.unparse(counts):
             yield ratio, f"sums along {dims[0]} are divided by counts along {dims[1]}"
-
     for taken in module.nodes(ast.Subscript):
         pair = [each for each in (taken.value, taken.slice) if isinstance(each, ast.Call)]
         roots = {ast.unparse(each.func).partition(".")[0] for each in pair if last_name(each.func) in _REDUCES}
-        dims = [_dimension(each) for each in pair]
-        if len(pair) == 2 and len(roots) == 1 and None not in dims and dims[0] != dims[1] and 0 in dims:
+        if len(pair) == 2 and len(roots) == 1 and (dims := _unlike(*pair)):
             yield taken, f"`{ast.unparse(taken)}` takes of what is along {dims[0]} what is along {dims[1]}"
+
+
+def _sum_in(node: ast.expr) -> ast.Call | None:
+    return next((each for each in nodes_in(node, ast.Call) if last_name(each.func) == "sum"), None)
+
+
+def _unlike(one: ast.Call | None, other: ast.Call | None) -> tuple[int, int] | None:
+    """Return the dimensions of two calls where they differ for certain: one is the first."""
+    dims = [dimension(each) if each is not None else None for each in (one, other)]
+    first, second = dims
+    return (first, second) if first is not None and second is not None and first != second and 0 in dims else None
 
 
 _SHAPE: Final = re.compile(r"#\s*(?:\w+:\s*)?(?:shape:?\s*)?[(\[]([^()\[\]]+)[)\]]\s*$", re.IGNORECASE)
@@ -379,7 +345,7 @@ _SHAPE: Final = re.compile(r"#\s*(?:\w+:\s*)?(?:shape:?\s*)?[(\[]([^()\[\]]+)[)\
 def shape_said_otherwise(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `cat([a, b], dim=0)  # (batch, prompt + answer)`, and a dimension that the shape behind it does not have."""
     for call in module.nodes(ast.Call):
-        dim = _dimension(call)
+        dim = dimension(call)
         if last_name(call.func) not in {"cat", "concat", "stack"} or dim is None:
             continue
         said = _SHAPE.search(module.lines[(call.end_lineno or call.lineno) - 1])
@@ -391,19 +357,14 @@ def shape_said_otherwise(module: Module, _side: Side) -> Iterator[Hit]:
             yield call, f"`dim={dim}`, and the shape behind it is ({', '.join(parts)})"
     for both in module.nodes(ast.BinOp):
         pair = [each for each in (both.left, both.right) if isinstance(each, ast.Call)]
-        along = [_dimension(each) for each in pair if last_name(each.func) in _REDUCES]
-        alike = (
-            len({last_name(each.func) for each in pair}) == 1 and len(along) == 2 and not isinstance(both.op, ast.Div)
-        )
-        if alike and None not in along and along[0] != along[1] and 0 in along:
-            yield both, f"`{ast.unparse(both)}`: one along {along[0]}, the other along {along[1]}"
+        alike = len(pair) == 2 and last_name(pair[0].func) == last_name(pair[1].func) in _REDUCES
+        if alike and not isinstance(both.op, ast.Div) and (unlike := _unlike(*pair)):
+            yield both, f"`{ast.unparse(both)}`: one along {unlike[0]}, the other along {unlike[1]}"
     for statement in module.nodes(ast.Assign, ast.Return):
-        kept = [each for each in nodes_in(statement, ast.Call) if keyword(each, "keepdim")]
-        dims = {_dimension(each): each for each in kept}
-        functions = {last_name(each.func) for each in kept}
-        if len(dims) == 2 and None not in dims and 0 in dims and len(functions) == 1:
-            said_of = f"`{ast.unparse(dims[0].func)}` along 0, beside one along {next(each for each in dims if each)}"
-            yield dims[0], said_of
+        kept = {dimension(each): each for each in nodes_in(statement, ast.Call) if keyword(each, "keepdim")}
+        first, names = kept.pop(0, None), {last_name(each.func) for each in kept.values()}
+        if first is not None and len(kept) == 1 and None not in kept and names == {last_name(first.func)}:
+            yield first, f"`{ast.unparse(first.func)}` along 0, beside one along {next(iter(kept))}"
 
 
 _REDUCES: Final = frozenset({"all", "amax", "amin", "any", "argmax", "mean", "norm", "sum"})

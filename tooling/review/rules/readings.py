@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, nodes_in, own_nodes
+from tooling.python.module import Function, keyword, last_name, nodes_in, own_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -56,6 +56,53 @@ def stored(statements: Iterable[ast.AST]) -> set[str]:
 def is_local(module: Module, node: ast.AST, name: str) -> bool:
     """Whether a function around a node has a local or a parameter of that name."""
     return any(name in module.shadowing[each] for each in module.around(node) if isinstance(each, Function))
+
+
+LIBRARIES: Final = frozenset({"F", "functional", "jnp", "np", "numpy", "torch"})
+_ALONG: Final = frozenset(
+    {
+        "all",
+        "amax",
+        "amin",
+        "any",
+        "argmax",
+        "argmin",
+        "argsort",
+        "cat",
+        "concat",
+        "cumsum",
+        "gather",
+        "log_softmax",
+        "logsumexp",
+        "mean",
+        "softmax",
+        "stack",
+        "sum",
+    }
+)
+"""Operations of tensors whose first argument, behind the tensor, is a dimension."""
+
+
+def operand(call: ast.Call) -> ast.expr | None:
+    """Return `x` of `x.sum(1)`, `torch.sum(x, 1)` and `softmax(x)`."""
+    of = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return (*call.args, None)[0] if of is None or last_name(of) in LIBRARIES else of
+
+
+def dimension(call: ast.Call) -> int | None:
+    """Return 1 of `x.sum(dim=1)`, `x.sum(1)` and `torch.sum(x, 1)`; None where it is not a number."""
+    by_name = keyword(call, "dim", "axis")
+    behind = call.args[1:] if operand(call) in call.args else call.args
+    return number_of(by_name or (*behind, None)[0]) if by_name or last_name(call.func) in _ALONG else None
+
+
+def number_of(node: ast.expr | None) -> int | None:
+    """Return the whole number that is written down."""
+    try:
+        number = ast.literal_eval(node or ast.Constant(None))
+    except ValueError:
+        return None
+    return number if type(number) is int else None
 
 
 def defaults_of(spec: ast.arguments) -> list[tuple[str, ast.expr | None]]:
