@@ -23,6 +23,7 @@ from tooling.python.module import Function, last_name, nodes_in
 from tooling.python.symbols.calls import why_refused, written_signature
 from tooling.review.linter import reported_rows
 from tooling.review.records import Place
+from tooling.review.rules.readings import is_expected
 from tooling.review.rules.typed import CHECKED
 
 if TYPE_CHECKING:
@@ -114,8 +115,7 @@ def _may_fit(side: Side, path: str, line: int, message: str) -> bool:
     if module is None or said is None or any(side.find_module(star) is None for star in module.stars):
         return True  # a star import from elsewhere may bind another class of that name
     calls = [each for each in module.nodes(ast.Call) if each.lineno <= line <= (each.end_lineno or line)]
-    around = [each for call in calls for each in module.around(call) if isinstance(each, ast.With)]
-    if any("raises" in ast.unparse(each.items[0]) for each in around):
+    if any(is_expected(module, call) for call in calls):
         return True  # a test expects that it fails
     owner, name = said["owner"], said["name"] or "__init__"
     modules = [found for each in side.grep([owner, name], "*.py") if (found := side.module(each))]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.module import Function, keyword, last_name, own_nodes
 from tooling.review.records import Rule, Severity
+from tooling.review.rules.readings import key_of, operand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,28 +50,15 @@ def roll_without_dims(module: Module, _side: Side) -> Iterator[Hit]:
 def _two_dimensional(module: Module, call: ast.Call) -> bool:
     """Whether the function shows that what is rolled has rows: `x[:, ...]`, `x.shape[1]`, `x.size(1)`. Tokens of a
     batch have rows wherever nothing speaks of packing."""
-    function = module.function_of(call)
-    rolled = call.args[0] if module.dotted(call.func) == "torch.roll" and call.args else call.func
-    rolled = rolled.value if isinstance(rolled, ast.Attribute) and rolled is call.func else rolled
-    name = ast.unparse(rolled)
-    for node in own_nodes(function) if isinstance(function, Function) else ():
-        if not isinstance(node, ast.Subscript):
-            continue
+    function, rolled = module.function_of(call), operand(call)
+    name = ast.unparse(rolled) if rolled is not None else ""
+    for node in own_nodes(function, ast.Subscript):
         sliced = isinstance(node.slice, ast.Tuple) and isinstance(node.slice.elts[0], ast.Slice)
         second = isinstance(node.slice, ast.Constant) and node.slice.value == 1
         of = ast.unparse(node.value)
         if (sliced and of == name) or (second and of == f"{name}.shape"):
             return True
-    text = ast.unparse(function) if isinstance(function, Function) else ""
-    batch = _BATCH.search(_key(rolled)) is not None
-    return batch and not _PACKED.search(text)
-
-
-def _key(node: ast.expr) -> str:
-    """Return "input_ids" of `batch["input_ids"]`, `batch.input_ids` and `input_ids`."""
-    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
-        return str(node.slice.value)
-    return last_name(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+    return bool(_BATCH.search(key_of(rolled))) and not _PACKED.search(ast.unparse(function) if function else "")
 
 
 def _slice_of_tokens(node: ast.expr) -> str:
@@ -107,7 +95,7 @@ def shifted_alike(module: Module, _side: Side) -> Iterator[Hit]:
                 found = _viewed(given)
                 found = _viewed(values.get(found.id, found)) if isinstance(found, ast.Name) else found
                 if isinstance(found, ast.Subscript) and (cut := _slice_of_tokens(found)):
-                    cuts[_key(found.value)] = cut
+                    cuts[key_of(found.value)] = cut
             scores = {cut for name, cut in cuts.items() if "logit" in name}
             labels = {cut for name, cut in cuts.items() if _TOKENS.search(name)}
             if len(scores) == len(labels) == 1 and scores == labels and scores <= {":-1", "1:"}:
@@ -126,7 +114,7 @@ def cut_at_wrong_end(module: Module, _side: Side) -> Iterator[Hit]:
     """Find logits without their first position, and labels made of tokens without the last one: the logits of a
     position speak of the token behind it."""
     for node in module.nodes(ast.Subscript):
-        name, statement = _key(node.value) or last_name(node.value), module.parents.get(node)
+        name, statement = key_of(node.value) or last_name(node.value), module.parents.get(node)
         if not isinstance(node.ctx, ast.Load) or not (cut := _slice_of_tokens(node)):
             continue
         last = (
@@ -145,13 +133,13 @@ def cut_at_wrong_end(module: Module, _side: Side) -> Iterator[Hit]:
     for call in module.nodes(ast.Call):
         by = keyword(call, "shifts") or (call.args[1] if len(call.args) > 1 else None)
         forward = last_name(call.func) == "roll" and by is not None and ast.unparse(by) == "1"
-        rolled = _key(call.args[0]) if forward and call.args else ""
+        rolled = key_of(call.args[0]) if forward and call.args else ""
         if _ROLLED.search(rolled):
             yield call, f"`{ast.unparse(call)}` gives each position the token before it, and not the one that follows"
     for function in module.functions():
         cuts = [(each, _slice_of_tokens(each)) for each in own_nodes(function, ast.Subscript)]
-        labels = [each for each, cut in cuts if cut == "1:" and _IDS.search(_key(each.value))]
-        masks = [(each, cut) for each, cut in cuts if cut in {"1:", ":-1"} and _LOSS_MASK.search(_key(each.value))]
+        labels = [each for each, cut in cuts if cut == "1:" and _IDS.search(key_of(each.value))]
+        masks = [(each, cut) for each, cut in cuts if cut in {"1:", ":-1"} and _LOSS_MASK.search(key_of(each.value))]
         wrong = [each for each, cut in masks if cut == ":-1"]
         if labels and wrong and len(wrong) == len(masks):
             yield wrong[0], f"`{ast.unparse(wrong[0])}` and `{ast.unparse(labels[0])}` are cut at different ends"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import last_name, names_in, nodes_in, own_nodes
 from tooling.python.source import dotted_name
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import NEGATED, stored
+from tooling.review.rules.readings import NEGATED, operand, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -405,13 +405,9 @@ def reference_rewritten(module: Module, _side: Side) -> Iterator[Hit]:
 def _aggregate(value: ast.expr, name: str) -> ast.expr | None:
     """Return `x.mean()` or `torch.mean(x)` of the whole `x` in a value."""
     for node in nodes_in(value, ast.Call):
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _OF_ALL:
-            given = [*node.args, *node.keywords]
-            of = node.func.value
-            if last_name(of) in {"torch", "np", "numpy"} and len(node.args) == 1:
-                of, given = node.args[0], given[1:]
-            if isinstance(of, ast.Name) and of.id == name and not given:
-                return node
+        of = operand(node) if isinstance(node.func, ast.Attribute) and node.func.attr in _OF_ALL else None
+        if isinstance(of, ast.Name) and of.id == name and not node.keywords and node.args in ([], [of]):
+            return node
     return None
 
 

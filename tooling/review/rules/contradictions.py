@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, nodes_in, own_nodes
 from tooling.python.symbols.calls import positional, written_signature
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import LEAVES
+from tooling.review.rules.readings import LEAVES, is_expected, reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -575,14 +575,11 @@ def _target(module: Module, side: Side, call: ast.Call) -> dict[str, bool] | Non
         # A method takes what the one takes that it overrides; constructors are each as they like.
         same = around.name == func.attr and around.name != "__init__"
         return dict.fromkeys(_positional(around, bound=True), False) if same else None
-    if isinstance(func, ast.Attribute):
-        found = module.methods_called(call)
-        static = any(last_name(each) == "staticmethod" for method in found for each in method.decorator_list)
-        return _positional(found[0], bound=not static) if len(found) == 1 else None
-    if not isinstance(func, ast.Name) or len(module.bindings.get(func.id, ())) != 1:
+    found = reached(module, side, call)
+    if found is None:
         return None
-    target = side.named(module, func.id)
-    return _positional(target[1]) if target is not None and isinstance(target[1], Function) else None
+    static = any(last_name(each) == "staticmethod" for each in found.decorator_list)
+    return _positional(found, bound=isinstance(func, ast.Attribute) and not static)
 
 
 def _positional(function: Function, *, bound: bool = False) -> dict[str, bool]:
@@ -597,10 +594,9 @@ def error_not_raised(module: Module, _side: Side) -> Iterator[Hit]:
     """Find an exception of any library that a statement makes and drops; ruff knows those of Python alone."""
     for node in module.nodes(ast.Expr):
         call = node.value
-        if isinstance(call, ast.Call) and _ERRORS.match(last_name(call.func)) and (call.args or call.keywords):
-            withs = (each.items[0] for each in module.around(node) if isinstance(each, ast.With))
-            if not any("raises" in ast.unparse(each).lower() for each in withs):
-                yield node, f"`{ast.unparse(call.func)}` is made, and not raised"
+        made = isinstance(call, ast.Call) and _ERRORS.match(last_name(call.func)) and (call.args or call.keywords)
+        if isinstance(call, ast.Call) and made and not is_expected(module, node):
+            yield node, f"`{ast.unparse(call.func)}` is made, and not raised"
 
 
 def misspelt_attribute(module: Module, side: Side) -> Iterator[Hit]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, names_in, nodes_in, own_nodes, parameters
 from tooling.review.records import Rule, Severity
+from tooling.review.rules.readings import key_of, operand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,21 +32,10 @@ _FAULT_NAMES = re.compile(r"reward|score")
 
 def minimum_of_versions(module: Module, _side: Side) -> Iterator[Hit]:
     """Find the oldest version of a trajectory taken over prompt tokens too, which carry -1."""
-    if "versions" not in module.text:
-        return
-    for function in module.functions():
+    for function in module.functions() if "versions" in module.text else ():
         for node in own_nodes(function, ast.Call):
-            if last_name(node.func) not in {"min", "amin"}:
-                continue
-            taken = next(iter(node.args), None)
-            if isinstance(node.func, ast.Attribute) and not module.dotted(node.func).startswith(("torch", "numpy")):
-                taken = node.func.value
-            name = ""
-            if isinstance(taken, ast.Subscript) and isinstance(taken.slice, ast.Constant):
-                name = str(taken.slice.value)
-            elif isinstance(taken, ast.Name | ast.Attribute):
-                name = last_name(taken)
-            if _VERSIONS.search(name) and not _GUARDS.search(ast.unparse(function)):
+            taken = key_of(operand(node)) if last_name(node.func) in {"min", "amin"} else ""
+            if _VERSIONS.search(taken) and not _GUARDS.search(ast.unparse(function)):
                 yield node, f"`{ast.unparse(node)}` counts tokens that were not sampled"
 
 
@@ -78,7 +68,7 @@ def _kept_of_episode(module: Module, owner: ast.ClassDef, function: Function) ->
         return
     data = set(parameters(function)) - _OF_ALL
     for made in sorted((each for each in nodes if isinstance(each, ast.Assign)), key=lambda each: each.lineno):
-        if data & _names(made.value) or any(isinstance(each, ast.Await) for each in ast.walk(made.value)):
+        if data & names_in(made.value) or any(isinstance(each, ast.Await) for each in ast.walk(made.value)):
             data |= names_in(made.targets)
     data.discard("self")
     attributes = [each for each in nodes_in(owner, ast.Attribute) if _is_self(each.value)]
@@ -92,7 +82,7 @@ def _kept_of_episode(module: Module, owner: ast.ClassDef, function: Function) ->
             continue
         value = getattr(node, "value", node)
         afresh = isinstance(value, ast.List | ast.Dict) and not ast.unparse(value).strip("[]{}")
-        if afresh or data & _names(value):
+        if afresh or data & names_in(value):
             yield name, getattr(node, "lineno", 1)
 
 
@@ -118,22 +108,18 @@ def denominator_of_part(module: Module, _side: Side) -> Iterator[Hit]:
             continue
         own = set(names)
         for node in nodes:  # names that are made from the micro-batch
-            if isinstance(node, ast.Assign) and own & _names(node.value):
+            if isinstance(node, ast.Assign) and own & names_in(node.value):
                 own |= names_in(node.targets)
         for node in nodes:
             if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div) and _counts_mask(node.right, own):
                 yield node, f"`{ast.unparse(node)}` is divided by the count of one micro-batch"
 
 
-def _names(node: ast.AST) -> set[str]:
-    return names_in(node)
-
-
 def _counts_mask(node: ast.expr, own: set[str]) -> bool:
     """`mb["loss_mask"].sum()`, also inside of clamp or max, where `mb` is of the loop."""
     for each in ast.walk(node):
         counts = isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr in _COUNT
-        if counts and "mask" in ast.unparse(each) and own & _names(each):
+        if counts and "mask" in ast.unparse(each) and own & names_in(each):
             return True
     return False
 

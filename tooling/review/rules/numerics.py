@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes, parameters
 from tooling.review.records import Rule, Severity
 from tooling.review.rules.distributed import collective
+from tooling.review.rules.readings import is_expected, operand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -59,7 +60,7 @@ _PURE_TEXT = frozenset(
 _CASTS = frozenset({"bfloat16", "bool", "flatten", "float", "int", "long", "reshape", "to", "view"})
 
 
-def _is_mask(node: ast.expr) -> bool:
+def _is_mask(node: ast.expr | None) -> bool:
     """`mask`, `loss_mask`, `batch["loss_mask"]`, `~mask`, `mask.float()`."""
     if isinstance(node, ast.UnaryOp):
         return _is_mask(node.operand)
@@ -71,18 +72,10 @@ def _is_mask(node: ast.expr) -> bool:
     return bool(_MASK.search(last_name(node)))
 
 
-def _count_of_mask(node: ast.expr) -> bool:
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if node.func.attr in {"float", "item"}:
-            return _count_of_mask(node.func.value)
-        return node.func.attr in {"sum", "count_nonzero"} and _is_mask(node.func.value)
-    return False
-
-
 def unguarded_mask_division(module: Module, _side: Side) -> Iterator[Hit]:
     """Find division by the number of unmasked tokens, which may be none."""
     for node in module.nodes(ast.BinOp):
-        if isinstance(node.op, ast.Div) and _count_of_mask(node.right) and not _guarded(module, node):
+        if isinstance(node.op, ast.Div) and _is_mask(_summed(node.right)) and not _guarded(module, node):
             count = ast.unparse(node.right)
             yield node, f"division by `{count}`, which is zero where nothing is unmasked"
 
@@ -130,13 +123,11 @@ def _without_floor(node: ast.expr, function: Function) -> ast.expr:
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
         return node.left
     if isinstance(node, ast.Call) and last_name(node.func) in {"clamp", "clamp_min", "max", "maximum"}:
-        foreign = not isinstance(node.func, ast.Attribute) or last_name(node.func.value) in _LIBRARIES
-        return node.func.value if isinstance(node.func, ast.Attribute) and not foreign else (*node.args, node)[0]
+        return operand(node) or node
     given = _given(function, node.id) if isinstance(node, ast.Name) else []
     return given[0].value if len(given) == 1 and isinstance(given[0], ast.Assign) else node
 
 
-_LIBRARIES: Final = frozenset({"torch", "np", "numpy", "jnp"})
 _MASKS: Final = re.compile(r"(?<!attention_)mask")
 """What a model is given to attend to leaves nothing out of what it returns."""
 _SELECTS: Final = re.compile(rf"{_MASKS.pattern}|where|valid|ignore|nonzero|pad(?!_token)|filter|weight")
@@ -151,9 +142,7 @@ def _summed(node: ast.expr) -> ast.expr | None:
         return None
     if node.func.attr in {"float", "item", "to"}:
         return _summed(node.func.value)
-    if node.func.attr not in {"sum", "count_nonzero"}:
-        return None
-    return (*node.args, None)[0] if last_name(node.func.value) in _LIBRARIES else node.func.value
+    return operand(node) if node.func.attr in {"sum", "count_nonzero"} else None
 
 
 def _given(function: Function, name: str) -> list[ast.stmt]:
@@ -203,9 +192,8 @@ def dropped_result(module: Module, _side: Side) -> Iterator[Hit]:
         # These change a module in place, and nothing of a tensor.
         pure |= name in _MOVES and "torch" in module.text and is_tensor(module, call.func.value)
         # A call that is expected to raise is made for nothing on purpose.
-        around = list(module.around(node))
-        expected = any("raises" in ast.unparse(each.items[0]) for each in around if isinstance(each, ast.With))
-        expected |= any(each.handlers for each in around if isinstance(each, ast.Try))
+        expected = is_expected(module, node)
+        expected |= any(each.handlers for each in module.around(node) if isinstance(each, ast.Try))
         if pure and not expected:
             yield node, f"the result of `.{name}()` is dropped: nothing happens"
 

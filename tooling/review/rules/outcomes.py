@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, nodes_in, own_nodes, parameters
 from tooling.review.records import Rule, Severity
 from tooling.review.rules.members import subclasses
-from tooling.review.rules.readings import LEAVES, blocks, is_local, stored
+from tooling.review.rules.readings import LEAVES, blocks, is_local, reached, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -91,25 +91,11 @@ def _item_of(module: Module, side: Side, call: ast.Call) -> Function | None:
 def plain_target(module: Module, side: Side, call: ast.Call) -> Function | None:
     """Return the function of ours, or the method of the same class, that a call reaches for certain; None for stubs,
     and decorated functions."""
-    target = _reached(module, side, call)
+    target = reached(module, side, call)
     if target is None or target.decorator_list:
         return None
     stub = all(isinstance(each, ast.Pass | ast.Raise | ast.Expr) for each in target.body)
     return None if stub else target
-
-
-def _reached(module: Module, side: Side, call: ast.Call) -> Function | None:
-    """Return the function or method that a call names, whatever is in it."""
-    func = call.func
-    if isinstance(func, ast.Name):
-        inside = is_local(module, call, func.id)
-        found = side.named(module, func.id) if not inside else None
-        target = found[1] if found is not None and len(module.bindings.get(func.id, ())) == 1 else None
-    else:
-        methods = module.methods_called(call)
-        stored = (each for each in module.nodes(ast.Attribute) if isinstance(each.ctx, ast.Store)) if methods else ()
-        target = methods[0] if len(methods) == 1 and last_name(func) not in {each.attr for each in stored} else None
-    return target if isinstance(target, Function) else None
 
 
 def _may_be_replaced(module: Module, side: Side, call: ast.Call) -> bool:
@@ -176,7 +162,7 @@ def _goes_on(module: Module, side: Side, handler: ast.ExceptHandler) -> bool:
     calls = [each for each in nodes if isinstance(each, ast.Call)]
     if any(isinstance(each, ends) for each in nodes) or any(_ENDS.search(last_name(each.func)) for each in calls):
         return False
-    called = (_reached(module, side, each) for each in calls)
+    called = (reached(module, side, each) for each in calls)
     return not any(each is not None and _only_raises(each) for each in called)
 
 
@@ -254,7 +240,7 @@ def _is_unpacked(side: Side, function: Function) -> bool:
             call = node.value.value if isinstance(node.value, ast.Await) else node.value
             if module is None or not isinstance(node.targets[0], ast.Tuple) or not isinstance(call, ast.Call):
                 continue
-            if last_name(call.func) == function.name and _reached(module, side, call) is function:
+            if last_name(call.func) == function.name and reached(module, side, call) is function:
                 return True
     return False
 

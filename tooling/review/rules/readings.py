@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tooling.python.module import Module
+    from tooling.review.repository.side import Side
 
 LOGGER: Final = re.compile(r"^_?log(ger|ging)?$", re.IGNORECASE)
 LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -45,6 +47,11 @@ def blocks(module: Module) -> Iterator[list[ast.stmt]]:
                 block = getattr(node, field, None)
                 if isinstance(block, list) and len(block) > 1:
                     yield block
+
+
+def neighbours(module: Module) -> Iterator[tuple[ast.stmt, ast.stmt]]:
+    """Yield each two statements of which one follows the other."""
+    return (pair for block in blocks(module) for pair in itertools.pairwise(block))
 
 
 def stored(statements: Iterable[ast.AST]) -> set[str]:
@@ -83,6 +90,13 @@ _ALONG: Final = frozenset(
 """Operations of tensors whose first argument, behind the tensor, is a dimension."""
 
 
+def key_of(node: ast.expr | None) -> str:
+    """Return "input_ids" of `batch["input_ids"]`, `batch.input_ids` and `input_ids`; "" of everything else."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
+        return str(node.slice.value)
+    return last_name(node)
+
+
 def operand(call: ast.Call) -> ast.expr | None:
     """Return `x` of `x.sum(1)`, `torch.sum(x, 1)` and `softmax(x)`."""
     of = call.func.value if isinstance(call.func, ast.Attribute) else None
@@ -103,6 +117,26 @@ def number_of(node: ast.expr | None) -> int | None:
     except ValueError:
         return None
     return number if type(number) is int else None
+
+
+def reached(module: Module, side: Side, call: ast.Call) -> Function | None:
+    """Return the function of ours, or the method of the same class, that a call reaches for certain."""
+    func = call.func
+    if isinstance(func, ast.Name):
+        inside = is_local(module, call, func.id)
+        found = side.named(module, func.id) if not inside else None
+        target = found[1] if found is not None and len(module.bindings.get(func.id, ())) == 1 else None
+    else:
+        methods = module.methods_called(call)
+        stored = (each for each in module.nodes(ast.Attribute) if isinstance(each.ctx, ast.Store)) if methods else ()
+        target = methods[0] if len(methods) == 1 and last_name(func) not in {each.attr for each in stored} else None
+    return target if isinstance(target, Function) else None
+
+
+def is_expected(module: Module, node: ast.AST) -> bool:
+    """Whether a test expects that something fails: `with pytest.raises(...)`."""
+    withs = (each for each in module.around(node) if isinstance(each, ast.With))
+    return any("raises" in ast.unparse(each.items[0]).lower() for each in withs)
 
 
 def defaults_of(spec: ast.arguments) -> list[tuple[str, ast.expr | None]]:

@@ -14,6 +14,7 @@ from tooling.python.source import string_of
 from tooling.python.symbols.calls import why_refused
 from tooling.review.records import Place, Rule, Severity, is_test
 from tooling.review.rules.members import handed_on, members_of, subclasses
+from tooling.review.rules.readings import is_expected
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,8 +113,7 @@ def signature_mismatch(module: Module, side: Side) -> Iterator[Hit]:
             continue  # two functions import two things under one name
         around = list(module.around(written)) if problem else []
         shadowed = any(root in module.shadowing[each] for each in around if isinstance(each, Function | ast.Lambda))
-        expected = any("raises" in ast.unparse(each.items[0]) for each in around if isinstance(each, ast.With))
-        if problem and not shadowed and not expected:
+        if problem and not shadowed and not is_expected(module, written):
             evidence = f"{owner.path}:{definition.lineno}"
             said = f"`{ast.unparse(node.func)[:80]}(...)`: {problem}"
             # In a call of many lines, the line of the argument that it speaks of
