@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tooling.python.functions import of_decorator, renamed_parameter
+from tooling.python.once import once
 from tooling.python.source import dotted_name, parse_expression
 from tooling.python.symbols.definitions import Where, external
 from tooling.python.symbols.symbol import Found, SymbolKind
@@ -42,7 +43,6 @@ class Decorators:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self._answers: dict[str, bool] = {}
 
     def keeps(self, where: Where, source: str) -> bool:
         """Whether what `@source` gives is called like what it is put on."""
@@ -73,13 +73,9 @@ class Decorators:
             value = parse_expression(symbol.value)
             given = value.args.args[:1] if isinstance(value, ast.Lambda) else []
             return isinstance(value, ast.Lambda) and [each.arg for each in given] == [dotted_name(value.body)]
-        key = f"{symbol.dotted}:{symbol.line}"
-        found = self._answers.get(key)
-        if found is None:
-            self._answers[key] = True  # decorators that refer to each other
-            found = self._answers[key] = self._judge(symbol)
-        return found
+        return self._judge(symbol)
 
+    @once(meanwhile=True)  # decorators that refer to each other
     def _judge(self, symbol: Symbol) -> bool:
         facts = self.model.definitions.facts(symbol)
         located = self.model.definitions.locate(symbol)

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from tooling.python.once import once
 from tooling.python.operations import UNKNOWN, literal
 from tooling.python.source import POSITIONAL, dotted_name, parse_expression, text_of
 from tooling.python.symbols.definitions import INITVAR, Where, external
@@ -146,14 +147,25 @@ class Fields:
         self.model = model
         self.members = members
         self.values = values
-        self._styles: dict[Symbol, FieldStyle | None] = {}
 
+    @once(meanwhile=None)
     def own_style(self, symbol: Symbol) -> FieldStyle | None:
         """Return what a class says of itself, by decorators; None if nothing."""
-        if symbol not in self._styles:
-            self._styles[symbol] = None
-            self._styles[symbol] = self._by_decorators(symbol)
-        return self._styles[symbol]
+        located = self.model.definitions.locate(symbol)
+        if located is None:
+            return None
+        where = self.members.around(symbol)
+        for source in reversed(located.binding.decorators):
+            node = parse_expression(source)
+            words = {word.arg: word.value for word in node.keywords if word.arg} if isinstance(node, ast.Call) else {}
+            name = self._style_name(where, dotted_name(node.func if isinstance(node, ast.Call) else node))
+            if name:
+                extra = ""
+                if name == "pydantic-dataclass":
+                    extra = "forbid" if re.search(r"extra['\"]?\s*[=:]\s*['\"]forbid", source) else "ignore"
+                keyword_only = _is(words.get("kw_only"), True)
+                return FieldStyle(name, keyword_only, init=not _is(words.get("init"), False), extra=extra)
+        return None
 
     def style(self, symbol: Symbol) -> FieldStyle | None:
         """Return how the constructor is made, by decorators or a base; None if it is written."""
@@ -188,23 +200,6 @@ class Fields:
             made = next((source for source in [*sources, *facts.values] if _MADE.search(source)), None)
             if made is not None:
                 return FieldStyle("dataclass", "kw_only=True" in made.replace(" ", ""), extra="unknown")
-        return None
-
-    def _by_decorators(self, symbol: Symbol) -> FieldStyle | None:
-        located = self.model.definitions.locate(symbol)
-        if located is None:
-            return None
-        where = self.members.around(symbol)
-        for source in reversed(located.binding.decorators):
-            node = parse_expression(source)
-            words = {word.arg: word.value for word in node.keywords if word.arg} if isinstance(node, ast.Call) else {}
-            name = self._style_name(where, dotted_name(node.func if isinstance(node, ast.Call) else node))
-            if name:
-                extra = ""
-                if name == "pydantic-dataclass":
-                    extra = "forbid" if re.search(r"extra['\"]?\s*[=:]\s*['\"]forbid", source) else "ignore"
-                keyword_only = _is(words.get("kw_only"), True)
-                return FieldStyle(name, keyword_only, init=not _is(words.get("init"), False), extra=extra)
         return None
 
     def _style_name(self, where: Where, decorator: str) -> str:

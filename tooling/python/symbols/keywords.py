@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from tooling.python.functions import renamed_parameter
+from tooling.python.once import once
 from tooling.python.operations import Ref, concrete
 from tooling.python.source import dotted_name, parse_expression, string_of
 from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, has_member, python_class
@@ -37,15 +38,11 @@ class Keywords:
         self.members = members
         self.fields = fields
         self.decorators = decorators
-        self._answers: dict[tuple[Symbol, str], Keyword] = {}
 
+    @once()
     def keyword(self, symbol: Symbol, name: str) -> Keyword:
         """Whether a function or class takes it."""
-        key = (symbol, name)
-        found = self._answers.get(key)
-        if found is None:
-            found = self._answers[key] = self._taken(symbol, name, frozenset(), None)
-        return found
+        return self._taken(symbol, name, frozenset(), None)
 
     def callee(self, function: Symbol, source: str) -> Symbol | None:
         """Return what a call in the body of a function reaches; None where that is not known."""

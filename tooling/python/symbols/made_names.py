@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.execution import FunctionExit, RaisesError, StatementEvaluator
+from tooling.python.once import once
 from tooling.python.operations import UNKNOWN, Applied, Closure, Fuel, OutOfFuel, Ref, concrete
 from tooling.python.source import REFUSALS, absolute, definition, dotted_name, package_of, parse, parsed
 from tooling.python.symbols.definitions import Where
@@ -69,7 +70,6 @@ class Runtime:
         self.store: TreeStore = model.store
         self._made: dict[str, RuntimeNames] = {}
         self._executions: dict[str, StatementEvaluator] = {}
-        self._functions: dict[str, Closure | None] = {}
 
     def made(self, table: ModuleTable) -> RuntimeNames:
         """Return what importing a module makes."""
@@ -137,15 +137,12 @@ class Runtime:
         around.function_of = self._function_of
         return around
 
+    @once(meanwhile=None)  # a value that asks for itself
     def _function_of(self, dotted: str) -> Closure | None:
         """Find the function that a path stands for: one that is defined, or that a call of such a one returns."""
-        if dotted not in self._functions:
-            self._functions[dotted] = None  # a value that asks for itself
-            found = self.model.resolve(dotted) if self.store.owns(dotted) else None
-            located = self.model.definitions.locate(found.symbol) if isinstance(found, Found) else None
-            if located is not None and not located.classes:
-                self._functions[dotted] = self._function(located.table, located.binding)
-        return self._functions[dotted]
+        found = self.model.resolve(dotted) if self.store.owns(dotted) else None
+        located = self.model.definitions.locate(found.symbol) if isinstance(found, Found) else None
+        return self._function(located.table, located.binding) if located is not None and not located.classes else None
 
     def _function(self, table: ModuleTable, binding: NameBinding) -> Closure | None:
         if binding.kind == "import":

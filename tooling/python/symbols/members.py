@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from tooling.python.once import once
 from tooling.python.source import dotted_name, parse_expression
 from tooling.python.standard_library import has_member, python_class, tells_all
 from tooling.python.symbols.definitions import INITVAR, Where, external
@@ -68,7 +69,6 @@ class Members:
         self.definitions = model.definitions
         self.store = model.store
         self._lineages: dict[str, ClassLineage] = {}
-        self._answers: dict[tuple[Symbol, str], Resolution] = {}
 
     # Bases
 
@@ -141,15 +141,9 @@ class Members:
 
     # Attributes
 
+    @once()
     def member(self, symbol: Symbol, name: str) -> Resolution:
         """Find an attribute of a class or of its instances."""
-        key = (symbol, name)
-        found = self._answers.get(key)
-        if found is None:
-            found = self._answers[key] = self._member(symbol, name)
-        return found
-
-    def _member(self, symbol: Symbol, name: str) -> Resolution:
         lineage = self.lineage(symbol)
         for ancestor in lineage.ancestors:
             found = self.own(ancestor, name)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tooling.python.functions import read_parameters, renamed_parameter
+from tooling.python.once import once
 from tooling.python.source import Lines, parse_expression
 from tooling.python.standard_library import WITHOUT_CONSTRUCTOR, is_exception, python_class
 from tooling.python.symbols.definitions import Where, external
@@ -35,16 +36,10 @@ class Signatures:
         self.fields = fields
         self.decorators = decorators
         self.values = values
-        self._answers: dict[Symbol, Signature | Open] = {}
 
+    @once()
     def signature(self, symbol: Symbol) -> Signature | Open:
         """Without `self` or `cls`."""
-        found = self._answers.get(symbol)
-        if found is None:
-            found = self._answers[symbol] = self._signature(symbol)
-        return found
-
-    def _signature(self, symbol: Symbol) -> Signature | Open:
         if symbol.kind is SymbolKind.CLASS:
             return self._of_class(symbol)
         facts = self.definitions.facts(symbol)

@@ -47,8 +47,7 @@ class KeptFacts:
         self.path = path
         self.changed = False
         self.tables: dict[str, bytes] = {}
-        self.facts: dict[tuple[str, str, int], Any] = {}
-        self.answers: dict[tuple[str, ...], Any] = {}
+        self.answers: dict[tuple[str | int, ...], Any] = {}
         if path is not None:
             self._load(path)
 
@@ -61,7 +60,7 @@ class KeptFacts:
         if hashlib.blake2b(body, digest_size=_HEADER).digest() != data[:_HEADER]:
             return
         with contextlib.suppress(ValueError, EOFError, TypeError):
-            self.tables, self.facts, self.answers = marshal.loads(body)
+            self.tables, self.answers = marshal.loads(body)
         with contextlib.suppress(OSError):
             os.utime(path)  # caches are pruned by last use
 
@@ -69,7 +68,7 @@ class KeptFacts:
         """Write what is new. A cache that cannot be written is not an error."""
         if self.path is None or not self.changed:
             return
-        body = marshal.dumps((self.tables, self.facts, self.answers))
+        body = marshal.dumps((self.tables, self.answers))
         with contextlib.suppress(OSError):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=".facts-")
@@ -165,57 +164,43 @@ class TreeStore:
         return self._of(path).text_of(start, end)
 
     def _of(self, path: str) -> Lines:
-        lines = self._lines.get(path)
-        if lines is None:
+        if path not in self._lines:
             try:
-                lines = Lines(decode(self._read(path)))
+                self._lines[path] = Lines(decode(self._read(path)))
             except (SyntaxError, ValueError):
-                lines = Lines("")
-            self._lines[path] = lines
-        return lines
+                self._lines[path] = Lines("")
+        return self._lines[path]
 
     def function(self, table: ModuleTable, binding: NameBinding) -> FunctionTable:
         """Facts of a `def`."""
-        key = (table.path, "def", binding.line)
-        kept = self._kept.facts.get(key)
-        if kept is None:
+
+        def read() -> tuple[Any, ...]:
             block = self.block(table.path, binding.start, binding.end)
             node = definition(block)
-            package = package_of(table.path)
-            facts = _EMPTY_FUNCTION
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                facts = read_function(node, Lines(block), package)
-            kept = self._keep(key, tuple(facts))
-        return FunctionTable._make(kept)
+                return tuple(read_function(node, Lines(block), package_of(table.path)))
+            return tuple(_EMPTY_FUNCTION)
+
+        return FunctionTable._make(self.answer((table.path, "def", binding.line), read))
 
     def instance(self, table: ModuleTable, binding: NameBinding) -> ClassTable:
         """Facts of a class' instances."""
-        key = (table.path, "class", binding.line)
-        kept = self._kept.facts.get(key)
-        if kept is None:
+
+        def read() -> tuple[Any, ...]:
             block = self.block(table.path, binding.start, binding.end)
             node = definition(block)
-            shift = binding.start - (1 if block.startswith("if 1:\n") else 0)
-            facts = ClassTable({}, "" if binding.extra == "call" else "unreadable")
             if isinstance(node, ast.ClassDef):
-                facts = read_class(node, Lines(block), shift)
-            kept = self._keep(key, tuple(facts))
-        return ClassTable._make(kept)
+                return tuple(read_class(node, Lines(block), binding.start - block.startswith("if 1:\n")))
+            return {}, "" if binding.extra == "call" else "unreadable"
+
+        return ClassTable._make(self.answer((table.path, "class", binding.line), read))
 
     def digest(self, path: str, binding: NameBinding, name: str) -> str:
         """Equal for definitions that were only moved or renamed."""
-        key = (path, "digest", binding.line)
-        kept = self._kept.facts.get(key)
-        if kept is None:
-            kept = self._keep(key, digest(self.block(path, binding.start, binding.end), name))
-        return str(kept)
+        block = (path, binding.start, binding.end)
+        return str(self.answer((path, "digest", binding.line), lambda: digest(self.block(*block), name)))
 
-    def _keep(self, key: tuple[str, str, int], value: Any) -> Any:
-        self._kept.facts[key] = value
-        self._kept.changed = True
-        return value
-
-    def answer(self, key: tuple[str, ...], compute: Callable[[], Any]) -> Any:
+    def answer(self, key: tuple[str | int, ...], compute: Callable[[], Any]) -> Any:
         """Return what `compute` gives, kept with the release: plain containers, strings and numbers only."""
         if key not in self._kept.answers:
             self._kept.answers[key] = compute()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from types import FunctionType
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from tooling.python.once import once
 from tooling.python.source import alone, definition
 from tooling.python.standard_library import is_builtin
 from tooling.python.symbols import text_search
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tooling.python.access_paths import AccessPath
     from tooling.python.source import DefinitionNode, SourceTree
-    from tooling.python.symbols.symbol import Keyword, Outcome, Resolution, Signature, Symbol, Type
+    from tooling.python.symbols.symbol import Resolution, Symbol
     from tooling.python.symbols.text_search import NameTable
     from tooling.python.tables import BodyTable, ModuleTable
 
@@ -64,20 +64,19 @@ class SymbolTree(Generic[Source]):
         self.operators = Operators(self.members, self.fields)
         self.follower = PathFollower(self, self.inference)
         self._depth = 0
-        self._trees: dict[Symbol, DefinitionNode | None] = {}
-
-    def save(self) -> None:
-        """Write what is kept now; it is written anyway when this object goes."""
-        self.store.save()
+        # What the parts know, under one roof
+        self.save, self.owns = self.store.save, self.store.owns
+        self.module, self.attribute = self.modules.module, self.modules.attribute
+        self.name_value, self.value_of, self.exports = self.values.name_value, self.values.value_of, self.values.exports
+        self.keeps, self.signature = self.decorators.keeps, self.signatures.signature
+        self.keyword, self.follow = self.keywords.keyword, self.follower.follow
+        self.unpacked = self.follower.unpacked
+        self.goes, self.setting_refused = self.operators.goes, self.operators.refusal
 
     @property
     def modules_read(self) -> int:
         """How many modules were looked into so far, be it their text or the facts that were kept of it."""
         return self.store.modules_read
-
-    def owns(self, dotted: str) -> bool:
-        """Whether the name lies in what this distribution's archive holds."""
-        return self.store.owns(dotted)
 
     def resolve(self, dotted: str) -> Resolution:
         """Return what `import`-style access to a dotted path gives."""
@@ -119,12 +118,11 @@ class SymbolTree(Generic[Source]):
             return ""
         return self.store.text(symbol.file, symbol.line, min(symbol.end_line or symbol.line, symbol.line + MAX_LINES))
 
+    @once()
     def tree_of(self, symbol: Symbol) -> DefinitionNode | None:
         """Return a function or class as a syntax tree without decorators; None for anything else, and for source that
         cannot be parsed."""
-        if symbol not in self._trees:
-            self._trees[symbol] = definition(alone(self.source_of(symbol)))
-        return self._trees[symbol]
+        return definition(alone(self.source_of(symbol)))
 
     def function_of(self, symbol: Symbol) -> Symbol | None:
         """Return the function that a call runs: of a class its constructor; None where nobody wrote one."""
@@ -144,35 +142,11 @@ class SymbolTree(Generic[Source]):
         scope = self.definitions.scope(symbol)
         return tuple(scope.bindings) if scope is not None else ()
 
-    def signature(self, symbol: Symbol) -> Signature | Open:
-        """How a function or class is called."""
-        return self.signatures.signature(symbol)
-
-    def keyword(self, symbol: Symbol, name: str) -> Keyword:
-        """Whether a function or class takes the keyword."""
-        return self.keywords.keyword(symbol, name)
-
-    def follow(self, access_path: AccessPath) -> Outcome:
-        """Return the value of an expression of a client, on this tree."""
-        return self.follower.follow(access_path)
-
     def value(self, access_path: AccessPath) -> Values | None:
         """Return what an expression of a client is worth, names replaced by the values behind them; None if it is not
         known."""
         outcome = self.follow(access_path)
         return self.inference.settled(outcome) if isinstance(outcome, Values) else None
-
-    def goes(self, value: Type, names: Sequence[str]) -> bool | None:
-        """Whether Python finds one of some special methods for a value; None if it is not known."""
-        return self.operators.goes(value, names)
-
-    def setting_refused(self, symbol: Symbol, name: str, verb: str, *, derived: bool = False) -> str | None:
-        """Why an attribute of an instance cannot be set or deleted; see `Operators.refusal`."""
-        return self.operators.refusal(symbol, name, verb, derived=derived)
-
-    def unpacked(self, access_path: AccessPath) -> int | None:
-        """How many values it unpacks into, where that is sure."""
-        return self.follower.unpacked(access_path)
 
     def calls_of(self, name: str) -> Sequence[tuple[str, int, str]]:
         """(file, line, source) of calls `<anything>.name(...)` in the release."""
@@ -186,12 +160,9 @@ class SymbolTree(Generic[Source]):
         )
         return found
 
+    @once()
     def imported_modules(self) -> frozenset[str]:
         """Modules that some module of the release imports, or names from."""
-        return self._imported
-
-    @cached_property
-    def _imported(self) -> frozenset[str]:
         pairs = [pair for modules in self.imports().values() for pair in modules.items()]
         return frozenset(
             [*(module for module, _ in pairs), *(f"{module}.{each}" for module, names in pairs for each in names)]
@@ -226,23 +197,12 @@ class SymbolTree(Generic[Source]):
         """Whether code of the release reads a name, or asks for it by a string."""
         return bool(self.store.answer(("reads", name), lambda: text_search.reads_name(self.store, name)))
 
+    @once()
     def names(self) -> NameTable:
         """Where each top-level name is defined."""
-        return self._names
-
-    @cached_property
-    def _names(self) -> NameTable:
         return text_search.name_table(self.store)
 
     # definitions.Model
-
-    def module(self, dotted: str) -> Resolution:
-        """Find a module by its full name."""
-        return self.modules.module(dotted)
-
-    def attribute(self, module: str, name: str) -> Resolution:
-        """Find an attribute of a module of the tree."""
-        return self.modules.attribute(module, name)
 
     def expression(self, where: Where, source: str) -> Resolution:
         """Return what a plain chain of names stands for, in a class body or module."""
@@ -297,19 +257,3 @@ class SymbolTree(Generic[Source]):
             own = self._in_scope(where, table.scope, name)
             return own or (found if isinstance(found, Open) and not is_builtin(name) else None)
         return self._in_scope(where, table.scope, name) or self.modules.by_star(table, name)
-
-    def name_value(self, where: Where, name: str) -> object:
-        """Return the constant that a name is bound to."""
-        return self.values.name_value(where, name)
-
-    def value_of(self, dotted: str) -> object:
-        """Return the constant that a dotted path stands for."""
-        return self.values.value_of(dotted)
-
-    def exports(self, table: ModuleTable) -> tuple[frozenset[str], bool]:
-        """Names in a module's `__all__`, and whether that is all of it."""
-        return self.values.exports(table)
-
-    def keeps(self, where: Where, decorator: str) -> bool:
-        """Whether a decorator leaves the signature of what it is put on."""
-        return self.decorators.keeps(where, decorator)

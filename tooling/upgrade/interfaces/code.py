@@ -8,6 +8,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tooling.python.once import once
 from tooling.python.source import dotted_name, module_name, string_of
 from tooling.python.source_modules import SourceModules
 from tooling.upgrade.interfaces.pair import Remembered
@@ -46,8 +47,6 @@ class RepositoryCode(SourceModules):
 
     def __init__(self, files: Iterable[RepositoryFile], remembered: Remembered | None = None) -> None:
         self._files = {file.path: file for file in files if file.kind == "python"}
-        self._importers: dict[str, list[str]] = {}
-        self._texts: dict[tuple[str, str], str] = {}
         self.remembered = remembered or Remembered()
         self.remembered.holds |= {
             "content": lambda path, was: self.digest(path) == was,
@@ -92,17 +91,16 @@ class RepositoryCode(SourceModules):
         )
         return super().meaning(module, name)
 
+    @once()
     def _written(self, module: Module, name: str) -> str:
         """What tells a meaning from others: the lines that it is written in, and where they are."""
-        if (module.path, name) not in self._texts:
-            written: list[object] = [super().meaning(module, name)[2], module.stars]
-            for node in (module.definitions.get(name), module.values.get(name)):
-                if node is not None:
-                    first = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
-                    lines = self._files[module.path].lines[first - 1 : node.end_lineno]
-                    written += [first, hashlib.sha256(b"\n".join(lines)).hexdigest()]
-            self._texts[module.path, name] = repr(written)
-        return self._texts[module.path, name]
+        written: list[object] = [super().meaning(module, name)[2], module.stars]
+        for node in (module.definitions.get(name), module.values.get(name)):
+            if node is not None:
+                first = min(each.lineno for each in (node, *getattr(node, "decorator_list", ())))
+                lines = self._files[module.path].lines[first - 1 : node.end_lineno]
+                written += [first, hashlib.sha256(b"\n".join(lines)).hexdigest()]
+        return repr(written)
 
     def _means(self, subject: str, was: tuple[str, str]) -> bool:
         path, _, name = subject.partition("\n")
@@ -195,26 +193,23 @@ class RepositoryCode(SourceModules):
         self.remembered.note("importers", path, found)
         return found
 
+    @once()
     def _importing(self, path: str) -> list[str]:
-        if path not in self._importers:
-            *_, package, name = ("", *module_name(path)[0].split("."))
-            # `from package import (`, `from package.name import x`, `import package.name`, `from . import name`
-            words = b"|".join(re.escape(each.encode()) for each in (package, name) if each)
-            imported = re.compile(
-                rb"^[ \t]*(?:from|import)\b(?:[^\n]*\b(?:%b)\b|[ \t]+\.+[ \t]+import\b)" % words, re.M
+        *_, package, name = ("", *module_name(path)[0].split("."))
+        # `from package import (`, `from package.name import x`, `import package.name`, `from . import name`
+        words = b"|".join(re.escape(each.encode()) for each in (package, name) if each)
+        imported = re.compile(rb"^[ \t]*(?:from|import)\b(?:[^\n]*\b(?:%b)\b|[ \t]+\.+[ \t]+import\b)" % words, re.M)
+        return [
+            other
+            for other, file in self._files.items()
+            if other != path
+            and name.encode() in file.content
+            and imported.search(file.content)
+            and any(
+                path in {self.path(each, other), self.path(each.rpartition(".")[0], other)}
+                for each in self.imports(other)
             )
-            self._importers[path] = [
-                other
-                for other, file in self._files.items()
-                if other != path
-                and name.encode() in file.content
-                and imported.search(file.content)
-                and any(
-                    path in {self.path(each, other), self.path(each.rpartition(".")[0], other)}
-                    for each in self.imports(other)
-                )
-            ]
-        return self._importers[path]
+        ]
 
     def imports(self, path: str) -> list[str]:
         """Dotted paths that a file imports."""

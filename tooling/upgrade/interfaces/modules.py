@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tooling.python.module import Module
+from tooling.python.once import once
 from tooling.python.source import defined_names, dotted_name, module_name, parsed, string_of
 from tooling.python.source_modules import NodeInModule, SourceModules
 
@@ -22,8 +23,6 @@ class ReleaseModules(SourceModules):
 
     def __init__(self, release: Release) -> None:
         self.release = release
-        self._parsed: dict[str, Module | None] = {}
-        self._bytes: dict[str, bytes] = {}
 
     @cached_property
     def paths(self) -> dict[str, str]:
@@ -41,17 +40,13 @@ class ReleaseModules(SourceModules):
 
         return SymbolTree(self.release)
 
+    @once()
     def content(self, path: str) -> bytes:
         """A file's bytes, read once."""
-        if path not in self._bytes:
-            self._bytes[path] = self.release.read(path)
-        return self._bytes[path]
+        return self.release.read(path)
 
     def holding(self, *words: bytes) -> list[str]:
         """Paths of the .py files in whose text one of the words stands."""
-        if len(words) == 1:
-            word = words[0]
-            return [path for path, content in self._contents if word in content]
         return [path for path, content in self._contents if any(word in content for word in words)]
 
     @cached_property
@@ -60,13 +55,13 @@ class ReleaseModules(SourceModules):
 
     def module(self, dotted: str, importer: str = "") -> Module | None:
         """See `SourceModules`: a release's imports are absolute."""
+        return self._parsed(dotted)
+
+    @once()
+    def _parsed(self, dotted: str) -> Module | None:
         path = self.paths.get(dotted)
-        if path is None:
-            return None
-        if dotted not in self._parsed:
-            tree = parsed(self.content(path))
-            self._parsed[dotted] = None if tree is None else Module(path, tree, dotted)
-        return self._parsed[dotted]
+        tree = parsed(self.content(path)) if path is not None else None
+        return Module(path, tree, dotted) if path is not None and tree is not None else None
 
     def at(self, path: str) -> Module | None:
         """The module in a file."""

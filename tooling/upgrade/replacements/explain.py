@@ -7,6 +7,7 @@ from collections import Counter
 from functools import cache
 from typing import TYPE_CHECKING
 
+from tooling.python.once import once
 from tooling.python.operations import UNKNOWN, literal
 from tooling.python.symbols.annotations import type_names
 from tooling.python.symbols.symbol import Found, Open, SymbolKind
@@ -273,26 +274,19 @@ class Explainer:
         """between: gives the releases of a distribution after the old and before the new one that happen to be at hand;
         they may announce what the old one did not. It is asked only when something is gone at all."""
         self._between = cache(between)
-        self._kept: dict[tuple[int, int, Absent, Use], Explanation | None] = {}
-        self._homes: dict[tuple[int, int, GoneSymbol, tuple[str, ...]], tuple[Candidate, Symbol] | None] = {}
 
+    @once()
     def __call__(self, absent: Absent, old: Upstream, new: Upstream, use: Use) -> Explanation | None:
         """MOVED, RENAMED or PARAM_RENAMED with what to write; REMOVED with nothing; None where it is not even known
         what is gone. absent: the step at which the new release fails. For a parameter `absent.container` is the
         function or class, as the old release names it."""
-        key = (id(old), id(new), absent, use)
-        if key not in self._kept:
-            self._kept[key] = self._explained(absent, old, new, use)
-        return self._kept[key]
-
-    def _explained(self, absent: Absent, old: Upstream, new: Upstream, use: Use) -> Explanation | None:
         function = callable_of(absent, old, use)
         if function is not None:
             return self._parameter(absent, function, old, new, use)
         subject = subject_of(absent, old, use)
         if subject is None:
             return None
-        texts = [subject.deprecated, absent.said, *self._announced(old, subject.path)]
+        texts = (subject.deprecated, absent.said, *self._announced(old, subject.path))
         if subject.symbol.owner:
             return self._member(subject, absent, old, new, use, texts)
         if subject.symbol.kind is SymbolKind.MODULE:
@@ -315,14 +309,12 @@ class Explainer:
         certain = _is_sure(candidate) and same and fits(new, symbol, use)
         return _kind(subject.path, candidate.text), Replacement(candidate.text, candidate.why, certain)
 
+    @once()
     def _home(
-        self, subject: GoneSymbol, old: Upstream, new: Upstream, texts: Sequence[str]
+        self, subject: GoneSymbol, old: Upstream, new: Upstream, texts: tuple[str, ...]
     ) -> tuple[Candidate, Symbol] | None:
         """Look for the new home of a symbol once, however many places use it."""
-        key = (id(old), id(new), subject, tuple(texts))
-        if key not in self._homes:
-            self._homes[key] = Homes(subject, old, new, texts).best()
-        return self._homes[key]
+        return Homes(subject, old, new, texts).best()
 
     def _member(
         self, subject: GoneSymbol, absent: Absent, old: Upstream, new: Upstream, use: Use, texts: Sequence[str]
@@ -345,7 +337,7 @@ class Explainer:
         if not isinstance(found, Found) or found.symbol.kind is not SymbolKind.CLASS:
             return FindingKind.REMOVED, None
         owner = GoneSymbol(path, found.symbol, found.symbol.deprecated or found.deprecated)
-        home = self._home(owner, old, new, [owner.deprecated, *self._announced(old, path)])
+        home = self._home(owner, old, new, (owner.deprecated, *self._announced(old, path)))
         if home is None:
             return FindingKind.REMOVED, None
         candidate, symbol = home

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
-from functools import cached_property
 from typing import TYPE_CHECKING
 
+from tooling.python.once import once
 from tooling.python.source import module_name, parsed
 
 if TYPE_CHECKING:
@@ -171,17 +171,20 @@ class ReleaseTree:
             raise KeyError(path)
         return self._read(path)
 
+    @once()
     def folders(self) -> frozenset[str]:
         """All folders with sources, and their parents."""
-        return self._folders
+        return folders_of(self._files)
 
+    @once()
     def native(self) -> frozenset[str]:
         """Dotted names of compiled modules."""
-        return self._native
+        return native_modules(self._all)
 
+    @once()
     def roots(self) -> frozenset[str]:
         """Dotted names this distribution owns."""
-        return self._roots
+        return owned_roots(self._all, self._read)
 
     def requires(self) -> Sequence[str]:
         """Requires-Dist, as written."""
@@ -191,24 +194,9 @@ class ReleaseTree:
         """Console scripts: name to "module:object"."""
         return self._scripts
 
+    @once()
     def digest(self) -> str:
         """SHA-256 over paths and contents."""
-        return self._digest
-
-    @cached_property
-    def _folders(self) -> frozenset[str]:
-        return folders_of(self._files)
-
-    @cached_property
-    def _native(self) -> frozenset[str]:
-        return native_modules(self._all)
-
-    @cached_property
-    def _roots(self) -> frozenset[str]:
-        return owned_roots(self._all, self._read)
-
-    @cached_property
-    def _digest(self) -> str:
         return self._given_digest or content_digest((path, self._read(path)) for path in self._files)
 
 

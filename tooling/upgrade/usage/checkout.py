@@ -14,6 +14,7 @@ from itertools import accumulate
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
+from tooling.python.once import once
 from tooling.python.symbols.text_search import imports_in
 from tooling.upgrade.declarations.find import repository_files
 
@@ -43,7 +44,6 @@ class Checkout:
         """scope: folders or files to report on; others are read where they are needed. All when empty."""
         self.root = root
         self.scope = tuple(one.strip("/") for one in scope if one.strip("/") not in ("", "."))
-        self._content: dict[str, bytes] = {}
 
     @cached_property
     def paths(self) -> tuple[str, ...]:
@@ -54,12 +54,14 @@ class Checkout:
         """Whether uses in a file are to be reported."""
         return not self.scope or any(path == one or path.startswith(f"{one}/") for one in self.scope)
 
+    @once()
     def content(self, path: str) -> bytes:
         """A file's bytes; b"" for one that cannot be read, or is too big."""
-        found = self._content.get(path)
-        if found is None:
-            found = self._content[path] = _read(self.root / path)
-        return found
+        file = self.root / path
+        try:
+            return b"" if file.is_symlink() or file.stat().st_size > MAX_BYTES else file.read_bytes()
+        except OSError:
+            return b""
 
     def digest(self, path: str) -> str:
         """Of the content."""
@@ -87,6 +89,7 @@ class Checkout:
             found.update(path for path in self.having(top) if path not in found and pattern.search(self.content(path)))
         return sorted(found)
 
+    @once()
     def defining(self, name: str) -> list[str]:
         """Files whose text has a function, field, attribute or option of that name, sorted."""
         text, dashed = name.encode(), name.replace("_", "-").encode()
@@ -151,15 +154,12 @@ class Checkout:
             found = self._below(here, parts, top=True)
             if found is not None:
                 return found
-        key = ".".join(parts)
-        if key not in self._known:
-            results = (self._below(root, parts, top=True) for root in self.roots)
-            self._known[key] = next((found for found in results if found is not None), None)
-        return self._known[key]
+        return self._from_roots(parts)
 
-    @cached_property
-    def _known(self) -> dict[str, tuple[str, tuple[str, ...]] | None]:
-        return {}
+    @once()
+    def _from_roots(self, parts: tuple[str, ...]) -> tuple[str, tuple[str, ...]] | None:
+        results = (self._below(root, parts, top=True) for root in self.roots)
+        return next((found for found in results if found is not None), None)
 
     def _below(self, folder: str, parts: tuple[str, ...], *, top: bool = False) -> tuple[str, tuple[str, ...]] | None:
         """The deepest module that the parts lead to."""
@@ -182,12 +182,3 @@ class Checkout:
         inside = max((root for root in self.roots if root == "." or path.startswith(f"{root}/")), key=len)
         relative = path if inside == "." else path[len(inside) + 1 :]
         return relative.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.is_symlink() or path.stat().st_size > MAX_BYTES:
-            return b""
-        return path.read_bytes()
-    except OSError:
-        return b""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute, ClientClass, Name, roots_of, spelled
+from tooling.python.once import once
 from tooling.python.symbols.targets import locate
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import JudgedUse
@@ -31,7 +31,6 @@ class Surroundings:
         self._tried: dict[tuple[str, int], list[Use]] = defaultdict(list)
         self._stars: dict[str, set[str]] = defaultdict(set)
         self._imported: dict[str, set[str]] = defaultdict(set)
-        self._known: dict[tuple[str, int], Alternatives] = {}
         self._assigned: dict[str, list[Use]] = defaultdict(list)
         self._apart = {file.path for file in files if file.apart}
         self.extensions = {each.owner.dotted: each for file in files for each in file.extensions}
@@ -52,28 +51,24 @@ class Surroundings:
                 elif use.action is Action.IMPORT and isinstance(use.target, Name):
                     self._imported[path].add(use.target.dotted)
 
+    @once(meanwhile=Alternatives())  # a use inside asks for nothing of its own statement
     def alternatives(self, path: str, number: int) -> Alternatives:
         """How the parts of a `try` statement fare on the new version."""
-        key = path, number
-        if key not in self._known:
-            # While it is looked up, a use inside asks for nothing of its own statement.
-            self._known[key] = Alternatives()
-            raised: set[str] = set()
-            unknown, body = False, 0
-            handlers: dict[int, int] = defaultdict(int)
-            for use in self._tried.get(key, []):
-                attempt = next(each for each in use.attempts if (each.number, each.path) == (number, ""))
-                if attempt.part == "else" or reachable(use.conditions, new_side(self._pairs)) is False:
-                    continue
-                if attempt.part == "handler":
-                    handlers[attempt.handler] += 1
-                    continue
-                body += 1
-                found = self._raised(use)
-                unknown = unknown or found is None
-                raised |= found or set()
-            self._known[key] = Alternatives(frozenset(raised), unknown, body, dict(handlers))
-        return self._known[key]
+        raised: set[str] = set()
+        unknown, body = False, 0
+        handlers: dict[int, int] = defaultdict(int)
+        for use in self._tried.get((path, number), []):
+            attempt = next(each for each in use.attempts if (each.number, each.path) == (number, ""))
+            if attempt.part == "else" or reachable(use.conditions, new_side(self._pairs)) is False:
+                continue
+            if attempt.part == "handler":
+                handlers[attempt.handler] += 1
+                continue
+            body += 1
+            found = self._raised(use)
+            unknown = unknown or found is None
+            raised |= found or set()
+        return Alternatives(frozenset(raised), unknown, body, dict(handlers))
 
     def _raised(self, use: Use) -> set[str] | None:
         """Exceptions that a use raises on the new version; None if nobody knows."""
@@ -100,9 +95,9 @@ class Surroundings:
 
     def imported(self, module: str) -> bool:
         """Whether a file of the repository imports a module, or something in it."""
-        return module in self._modules
+        return module in self._modules()
 
-    @cached_property
+    @once()
     def _modules(self) -> frozenset[str]:
         """What files import, and the packages that it lies in."""
         names = set().union(*self._imported.values(), *self._stars.values())

@@ -29,6 +29,7 @@ from tooling.python.conditions import (
     negated,
     simple_parts,
 )
+from tooling.python.once import once
 from tooling.python.symbols.symbol import Parameter, Signature
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.usage.link.classes import (
@@ -72,41 +73,33 @@ class Contexts:
     def __init__(self, link: Resolver, store: FactsStore) -> None:
         self._link = link
         self._store = store
-        self._conditions: dict[tuple[str, int], Condition] = {}
-        self._places: dict[tuple[str, int], tuple[Condition, ...]] = {}
-        self._tries: dict[tuple[str, int], tuple[TryPart, ...]] = {}
 
+    @once()
     def condition(self, path: str, number: int) -> Condition:
         """A test of a file; number + 1, negative where it must fail."""
-        key = (path, abs(number) - 1)
-        found = self._conditions.get(key)
-        if found is None:
-            found = self._conditions[key] = linked_condition(self._link, self._store, *key)
-        return found if number > 0 else negated(found)
+        if number < 0:
+            return negated(self.condition(path, -number))
+        return linked_condition(self._link, self._store, path, number - 1)
 
+    @once()
     def conditions(self, path: str, context: int) -> tuple[Condition, ...]:
         """All conditions of a place."""
-        known = self._places.get((path, context))
-        if known is None:
-            numbers = self._store.facts(path).contexts[context][0]
-            found = dict.fromkeys(self.condition(path, number) for number in numbers)
-            known = self._places[path, context] = tuple(one for one in found if one != Constant(True))
-        return known
+        numbers = self._store.facts(path).contexts[context][0]
+        found = dict.fromkeys(self.condition(path, number) for number in numbers)
+        return tuple(one for one in found if one != Constant(True))
 
+    @once()
     def attempts(self, path: str, context: int) -> tuple[TryPart, ...]:
         """All attempts around a place."""
-        known = self._tries.get((path, context))
-        if known is None:
-            facts = self._store.facts(path)
-            parts = []
-            for index in facts.contexts[context][1]:
-                number, part, caught, handler, reraises = facts.attempts[index]
-                names: set[str] = set()
-                for entry in caught:
-                    names.update([entry] if isinstance(entry, str) else self._exception(path, entry))
-                parts.append(TryPart(number, part, frozenset(names), handler, reraises))
-            known = self._tries[path, context] = tuple(parts)
-        return known
+        facts = self._store.facts(path)
+        parts = []
+        for index in facts.contexts[context][1]:
+            number, part, caught, handler, reraises = facts.attempts[index]
+            names: set[str] = set()
+            for entry in caught:
+                names.update([entry] if isinstance(entry, str) else self._exception(path, entry))
+            parts.append(TryPart(number, part, frozenset(names), handler, reraises))
+        return tuple(parts)
 
     def _exception(self, path: str, number: int) -> list[str]:
         facts = self._store.facts(path)
@@ -150,16 +143,10 @@ class GuardedFunctions:
     def __init__(self, store: FactsStore, contexts: Contexts) -> None:
         self._store = store
         self._contexts = contexts
-        self._known: dict[tuple[str, str], tuple[Condition, ...]] = {}
 
-    def conditions(self, path: str, function: str) -> tuple[Condition, ...]:
-        """Conditions that come with a function or class of a module, or with a function inside of it; ()."""
-        key = path, function.partition(".")[0]
-        if key not in self._known:
-            self._known[key] = self._looked_up(*key)
-        return self._known[key]
-
-    def _looked_up(self, path: str, name: str) -> tuple[Condition, ...]:
+    @once()
+    def conditions(self, path: str, name: str) -> tuple[Condition, ...]:
+        """Conditions that come with a function or class at the top level of a module; ()."""
         facts = self._store.facts(path)
         function = facts.functions.get(name)
         known = name in facts.classes if function is None else not function.owner and not function.decorators
@@ -191,17 +178,10 @@ class GuardedModules:
         self._store = store
         self._contexts = contexts
         self._edges = edges
-        self._known: dict[str, tuple[Condition, ...]] = {}
 
+    @once(meanwhile=())  # for files that import each other
     def conditions(self, path: str) -> tuple[Condition, ...]:
         """Conditions that come with a file; () if there are none."""
-        found = self._known.get(path)
-        if found is None:
-            self._known[path] = ()  # while it is looked up, for files that import each other
-            found = self._known[path] = self._looked_up(path)
-        return found
-
-    def _looked_up(self, path: str) -> tuple[Condition, ...]:
         named = {each for each, _ in self._edges.get(path, ())} | self._named_in.get(path, set())
         contexts = {each: list(dict.fromkeys(self._naming(each, path))) for each in sorted(named - {path})}
         if not all(contexts.values()):
@@ -294,8 +274,6 @@ class Emitter:
         self._link = link
         self._store = store
         self._members = members
-        self._attributes: dict[str, dict[int, frozenset[str]]] = {}
-        self._own: dict[str, list[str]] = {}
         self._contexts = Contexts(link, store)
         self._guarded = GuardedFunctions(store, self._contexts)
         self._modules = GuardedModules(store, self._contexts, edges)
@@ -485,9 +463,7 @@ class Emitter:
 
     def _is_own(self, path: str, name: str) -> bool:
         """Whether the repository gives a name to something of its own; doubles in its tests count in tests only."""
-        own = self._own.get(name)
-        if own is None:
-            own = self._own[name] = self._store.checkout.defining(name)
+        own = self._store.checkout.defining(name)
         return bool(own) and (_is_test(path) or not all(map(_is_test, own)))
 
     def _label(self, value: Untyped) -> str:
@@ -518,16 +494,17 @@ class Emitter:
 
     def _used_on(self, value: Untyped) -> frozenset[str]:
         """Attributes that its file uses on a value; those that are asked for only may be missing."""
-        found = self._attributes.get(value.path)
-        if found is None:
-            facts = self._store.facts(value.path)
-            asked = {row[2] for row in facts.uses if row[0] == "probe"}
-            names: dict[int, set[str]] = {}
-            for number, row in enumerate(facts.nodes):
-                if row[0] == "attr" and number not in asked:
-                    names.setdefault(row[1], set()).add(row[2])
-            found = self._attributes[value.path] = {base: frozenset(each) for base, each in names.items()}
-        return found.get(value.number, frozenset())
+        return frozenset(self._used_in(value.path).get(value.number, ()))
+
+    @once()
+    def _used_in(self, path: str) -> dict[int, set[str]]:
+        facts = self._store.facts(path)
+        asked = {row[2] for row in facts.uses if row[0] == "probe"}
+        names: dict[int, set[str]] = {}
+        for number, row in enumerate(facts.nodes):
+            if row[0] == "attr" and number not in asked:
+                names.setdefault(row[1], set()).add(row[2])
+        return names
 
     def _inherits_constructor(self, owner: OwnClass) -> bool:
         """Whether calling a class of the repository calls a package's constructor, with its parameters."""
@@ -588,7 +565,7 @@ class Emitter:
     ) -> tuple[tuple[Condition, ...], tuple[TryPart, ...]]:
         conditions = self._contexts.conditions(path, context)
         function = self._store.facts(path).contexts[context][3]
-        around = (*self._modules.conditions(path), *self._guarded.conditions(path, function))
+        around = (*self._modules.conditions(path), *self._guarded.conditions(path, function.partition(".")[0]))
         conditions = (*(one for one in around if one not in conditions), *conditions)
         attempts = self._contexts.attempts(path, context)
         if guards:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tooling.python.once import once
 from tooling.upgrade.usage.facts import NONE
 from tooling.upgrade.usage.link.classes import (
     Alternatives,
@@ -73,7 +74,6 @@ class _Reach:
     def __init__(self, link: Resolver, store: FactsStore) -> None:
         self._link = link
         self._store = store
-        self._classes: dict[OwnClass, bool] = {}
 
     def names(self, path: str) -> set[str]:
         """Top-level names of a file that lead to a package."""
@@ -101,14 +101,10 @@ class _Reach:
             return False  # importing a module is not yet using a name of it: the importer of that name counts
         return isinstance(value, OwnClass) and self._class_leads(value)
 
+    @once(meanwhile=False)
     def _class_leads(self, owner: OwnClass) -> bool:
-        found = self._classes.get(owner)
-        if found is None:
-            self._classes[owner] = False
-            found = self._classes[owner] = bool(self._link.lineage(owner).ours) or self._members_lead(owner)
-        return found
-
-    def _members_lead(self, owner: OwnClass) -> bool:
+        if self._link.lineage(owner).ours:
+            return True
         for own in self._link.lineage(owner).own:
             facts = self._store.facts(own.path).classes[own.qualname]
             instance = OwnInstance(own.path, own.qualname)

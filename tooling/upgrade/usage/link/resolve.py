@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Attribute, Awaited, Called, Entered, InstanceOf, ItemOf, Iterated, Name, SuperOf
+from tooling.python.once import once
 from tooling.python.standard_library import CONTAINERS
 from tooling.upgrade.usage.facts import NONE, FileFacts
 from tooling.upgrade.usage.link.classes import (
@@ -89,7 +90,6 @@ class Resolver:
         """Answers that were cut short: for each the first of the busy that it asked for again, and whether it depends
         on the files that values may flow through. They serve until that one is answered, so that a circle of functions
         is walked once for each of its members and not once for each way through it."""
-        self._owners: dict[str, str] = {}
         self.lineages = Lineages(store, self.value)
         self.lineage = self.lineages.of
         self.telling = TellingNames(store)
@@ -100,13 +100,10 @@ class Resolver:
         self.flows.look_in(files)
         self._flowed.clear()
 
+    @once()
     def package_of(self, dotted: str) -> str:
         """The package asked for that a dotted path lies in; ""."""
-        found = self._owners.get(dotted)
-        if found is None:
-            inside = (one for one in self._packages if dotted == one or dotted.startswith(f"{one}."))
-            found = self._owners[dotted] = next(inside, "")
-        return found
+        return next((one for one in self._packages if dotted == one or dotted.startswith(f"{one}.")), "")
 
     def value(self, path: str, number: int) -> Alternatives:
         """What a row of a file's table may be."""

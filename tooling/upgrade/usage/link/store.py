@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from tooling.python.once import once
 from tooling.python.source import Lines, decode
 from tooling.upgrade.usage.scan import scan
 
@@ -20,7 +21,6 @@ class FactsStore:
         self.checkout = checkout
         self._cache = cache
         self._facts: dict[str, FileFacts] = {}
-        self._lines: dict[str, Lines] = {}
         self.scanned = 0
         self.scan_seconds = 0.0
 
@@ -45,8 +45,9 @@ class FactsStore:
 
     def text(self, path: str, span: tuple[int, ...]) -> str:
         """Source between two places; a fifth number is an element that is taken of it."""
-        lines = self._lines.get(path)
-        if lines is None:
-            lines = self._lines[path] = Lines(decode(self.checkout.content(path)))
-        text = lines.between(*span[:4])
+        text = self._lines(path).between(*span[:4])
         return f"({text})[{span[4]}]" if len(span) > 4 else text
+
+    @once()
+    def _lines(self, path: str) -> Lines:
+        return Lines(decode(self.checkout.content(path)))

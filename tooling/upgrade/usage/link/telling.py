@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.condition_reader import MAX_DEPTH
+from tooling.python.once import once
 from tooling.upgrade.usage.facts import NONE, FunctionFacts
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ class TellingNames:
 
     def __init__(self, store: FactsStore) -> None:
         self._store = store
-        self._known: dict[tuple[str, str, int], bool] = {}
 
     def in_text(self, path: str, text: str, rows: tuple[Any, ...] = (), depth: int = MAX_DEPTH) -> bool:
         """Whether a condition, or what its names stand for, may say something about a release. rows: local names.
@@ -55,14 +55,10 @@ class TellingNames:
             for row in rows
         ) or any(self._of_name(path, name, member, depth) for name, member in _NAMES.findall(text) if name not in local)
 
+    @once(meanwhile=False)  # for names that lead to each other
     def _of_name(self, path: str, name: str, member: str, depth: int) -> bool:
         """A name of a module, or a member of it."""
-        key = path, f"{name}.{member}", depth
-        found = self._known.get(key)
-        if found is None:
-            self._known[key] = False  # while it is looked up, for names that lead to each other
-            found = self._known[key] = self._looked_up(path, name, member, depth)
-        return found
+        return self._looked_up(path, name, member, depth)
 
     def _looked_up(self, path: str, name: str, member: str, depth: int) -> bool:
         facts = self._store.facts(path)
