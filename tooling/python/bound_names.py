@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _TARGETS = ("targets", "target", "optional_vars", "pattern")
+_BINDING = frozenset(
+    {ast.Name, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.ExceptHandler, ast.MatchAs, ast.MatchStar}
+    | {ast.MatchMapping, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal}
+)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -32,9 +36,8 @@ def bound_names(body: list[ast.stmt], *, walrus: bool) -> Bound:
     """
     found = Bound()
     for node in _own_nodes(body) if walrus else _own_statements(body):
-        collect = _COLLECT.get(type(node))
-        if collect is not None:
-            collect(node, found)
+        if type(node) in _BINDING:
+            _collect(node, found)
     found.names -= found.outer | found.nonlocals
     return found
 
@@ -82,50 +85,19 @@ def _own_nodes(body: list[ast.stmt]) -> Iterator[ast.AST]:
                 pending.append(value)
 
 
-def _name(node: ast.AST, found: Bound) -> None:
-    assert isinstance(node, ast.Name)
-    if not isinstance(node.ctx, ast.Load):
-        found.names.add(node.id)
-
-
-def _definition(node: ast.AST, found: Bound) -> None:
-    found.names.add(node.name)  # type: ignore[attr-defined]  # only definitions come here
-
-
-def _optional(node: ast.AST, found: Bound) -> None:
-    name = getattr(node, "name", None) or getattr(node, "rest", None)
-    if name:
-        found.names.add(name)
-
-
-def _import(node: ast.AST, found: Bound) -> None:
-    assert isinstance(node, ast.Import | ast.ImportFrom)
-    for alias in node.names:
-        if alias.name != "*":
-            found.names.add(alias.asname or alias.name.split(".")[0])
-
-
-def _global(node: ast.AST, found: Bound) -> None:
-    assert isinstance(node, ast.Global)
-    found.outer.update(node.names)
-
-
-def _nonlocal(node: ast.AST, found: Bound) -> None:
-    assert isinstance(node, ast.Nonlocal)
-    found.nonlocals.update(node.names)
-
-
-_COLLECT: dict[type[ast.AST], Callable[[ast.AST, Bound], None]] = {
-    ast.Name: _name,
-    ast.FunctionDef: _definition,
-    ast.AsyncFunctionDef: _definition,
-    ast.ClassDef: _definition,
-    ast.ExceptHandler: _optional,
-    ast.MatchAs: _optional,
-    ast.MatchStar: _optional,
-    ast.MatchMapping: _optional,
-    ast.Import: _import,
-    ast.ImportFrom: _import,
-    ast.Global: _global,
-    ast.Nonlocal: _nonlocal,
-}
+def _collect(node: ast.AST, found: Bound) -> None:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            found.names.add(name)
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            found.names.add(name)
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            found.names.add(name)
+        case ast.MatchMapping(rest=str(name)):
+            found.names.add(name)
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            found.names |= {each.asname or each.name.split(".")[0] for each in aliases if each.name != "*"}
+        case ast.Global(names=names):
+            found.outer.update(names)
+        case ast.Nonlocal(names=names):
+            found.nonlocals.update(names)

@@ -288,38 +288,27 @@ def removed_in(text: str) -> str:
     return next(filter(None, match.groups()), "") if match else ""
 
 
-def warned(body: Sequence[ast.stmt], texts: dict[str, str]) -> Iterator[tuple[str, list[ast.expr]]]:
+def warned(
+    body: Sequence[ast.stmt], texts: dict[str, str], tests: Sequence[ast.expr] = ()
+) -> Iterator[tuple[str, Sequence[ast.expr]]]:
     """Yield deprecation warnings of a function body: the text, and the conditions it stands under.
 
-    texts: messages that local names hold.
+    texts: messages that local names hold. tests: conditions around the body.
     """
-    yield from _visit(body, [], texts)
-
-
-def _visit(
-    body: Sequence[ast.stmt], tests: list[ast.expr], texts: dict[str, str]
-) -> Iterator[tuple[str, list[ast.expr]]]:
     for statement in body:
         if isinstance(statement, ast.If):
-            yield from _visit(statement.body, [*tests, statement.test], texts)
-            yield from _visit(statement.orelse, [*tests, statement.test], texts)
+            yield from warned([*statement.body, *statement.orelse], texts, [*tests, statement.test])
         elif isinstance(statement, ast.With | ast.AsyncWith | ast.Try):
-            yield from _visit(statement.body, tests, texts)
+            yield from warned(statement.body, texts, tests)
         elif isinstance(statement, ast.For):
-            yield from _visit(statement.body, [*tests, statement.iter], texts)
+            yield from warned(statement.body, texts, [*tests, statement.iter])
         elif isinstance(statement, ast.Assign):
-            _remember(statement, texts)
+            if text := text_of(statement.value):
+                texts |= {each.id: text for each in statement.targets if isinstance(each, ast.Name)}
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             text = warning_text(statement.value, texts)
             if text:
                 yield text, tests
-
-
-def _remember(statement: ast.Assign, texts: dict[str, str]) -> None:
-    text = text_of(statement.value)
-    for target in statement.targets:
-        if text and isinstance(target, ast.Name):
-            texts[target.id] = text
 
 
 def warning_text(call: ast.Call, texts: dict[str, str]) -> str:
@@ -385,7 +374,7 @@ def read_function(node: FunctionNode, lines: Lines, package: str) -> FunctionTab
     body = _FunctionBody(lines, package)
     body.visit(node.body)
     double = node.args.kwarg
-    flow = keyword_flow(_Block(node.body), double.arg, lines.of) if double else KeywordFlow()
+    flow = keyword_flow(ast.Module(node.body, []), double.arg, lines.of) if double else KeywordFlow()
     refusal = _refusal(node.body)
     deprecated, notes = _deprecations(node.body, [*(name for name, *_ in parameters), *flow.reads])
     return FunctionTable(
@@ -408,15 +397,6 @@ def read_function(node: FunctionNode, lines: Lines, package: str) -> FunctionTab
         keyword_allowed=flow.allowed,
         inner=_inner(node, lines),
     )
-
-
-class _Block(ast.AST):
-    """Statements as one node, for `ast.walk`."""
-
-    _fields = ("body",)
-
-    def __init__(self, body: list[ast.stmt]) -> None:
-        self.body = body
 
 
 def read_parameters(arguments: ast.arguments, lines: Lines) -> Parameters:
@@ -486,13 +466,11 @@ class _FunctionBody:
     def _on_namedexpr(self, node: ast.NamedExpr) -> None:
         self._add(node.target, "value", self.lines.short(node.value))
 
-    def _on_for(self, node: ast.For) -> None:
-        self._add(node.target, "for" if isinstance(node.target, ast.Name) else "opaque", self.lines.short(node.iter))
+    def _on_for(self, node: ast.For | ast.AsyncFor) -> None:
+        kind = "async for" if isinstance(node, ast.AsyncFor) else "for"
+        self._add(node.target, kind if isinstance(node.target, ast.Name) else "opaque", self.lines.short(node.iter))
 
-    def _on_asyncfor(self, node: ast.AsyncFor) -> None:
-        self._add(
-            node.target, "async for" if isinstance(node.target, ast.Name) else "opaque", self.lines.short(node.iter)
-        )
+    _on_asyncfor = _on_for
 
     def _on_withitem(self, node: ast.withitem) -> None:
         if node.optional_vars is not None:
@@ -614,7 +592,7 @@ def _inner(node: FunctionNode, lines: Lines) -> dict[str, tuple[Parameters, list
         body = _FunctionBody(lines, "")
         body.visit(part.body)
         double = part.args.kwarg
-        reads = keyword_flow(_Block(part.body), double.arg, lines.of).reads if double else set()
+        reads = keyword_flow(ast.Module(part.body, []), double.arg, lines.of).reads if double else set()
         decorators = [lines.of(decorator) for decorator in part.decorator_list]
         found[part.name] = (read_parameters(part.args, lines), decorators, body.values, sorted(reads))
     return found

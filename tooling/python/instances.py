@@ -219,9 +219,9 @@ def _dynamic(method: FunctionNode, receiver: str, complete: bool) -> str:
             continue
         if dotted_name(node.func) == f"{receiver}.__dict__.update" or _updates_vars(node, receiver):
             return f"{method.name}() writes __dict__"
-    if any(dotted_name(part) == f"{receiver}.__dict__" for part in _stored(method)):
-        return f"{method.name}() writes __dict__"
-    return ""
+    targets = [each for node in ast.walk(method) if isinstance(node, ast.Assign) for each in node.targets]
+    stored = [each.value if isinstance(each, ast.Subscript) else each for each in targets]
+    return f"{method.name}() writes __dict__" if f"{receiver}.__dict__" in map(dotted_name, stored) else ""
 
 
 def _updates_vars(node: ast.Call, receiver: str) -> bool:
@@ -231,10 +231,3 @@ def _updates_vars(node: ast.Call, receiver: str) -> bool:
     return dotted_name(function.value.func) == "vars" and any(
         dotted_name(arg) == receiver for arg in function.value.args
     )
-
-
-def _stored(method: FunctionNode) -> Iterator[ast.expr]:
-    for node in ast.walk(method):
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                yield target.value if isinstance(target, ast.Subscript) else target

@@ -34,6 +34,8 @@ from tooling.python.source import dotted_name
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_LOOPED: tuple[type[Any], ...] = (dict, list, tuple, set, frozenset, *map(type, ({}.items(), {}.keys(), {}.values())))
+
 
 @dataclass
 class ValueEvaluator:
@@ -226,9 +228,7 @@ class ValueEvaluator:
     def items(self, node: ast.expr) -> list[object] | None:
         """List what a loop over an expression goes through; None if that is not known."""
         found = self.value(node)
-        if isinstance(found, dict | list | tuple | set | frozenset | type({}.items()) | type({}.keys())):
-            return list(found)[:MAX_ITEMS]
-        return list(found)[:MAX_ITEMS] if isinstance(found, type({}.values())) else None
+        return list(found)[:MAX_ITEMS] if isinstance(found, _LOOPED) else None
 
     def bind(self, target: ast.expr, value: object) -> None:
         """Assign to names; anything else is for those who know more."""

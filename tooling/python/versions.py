@@ -63,13 +63,20 @@ def version_of_symbol(dotted: str) -> VersionText | None:
     return VersionText(VersionSource.MODULE, base, text=last == "__version__")
 
 
+def version_or_none(text: str) -> Version | None:
+    """Return the version that a text is; None for other texts."""
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
 def known(value: VersionText, text: str) -> object:
     """Return a version as the code gets it, where it is known: as text, as numbers, or as an object."""
     if value.text:
         return text
-    try:
-        version = Version(text)
-    except InvalidVersion:
+    version = version_or_none(text)
+    if version is None:
         return UNKNOWN
     return version.release if value.source is VersionSource.MODULE else version
 

@@ -46,11 +46,9 @@ def iterated(values: Values, *, asynchronous: bool = False) -> Values:
     """Return an element of containers."""
     parts: list[Values] = []
     for kind in values.types:
-        if not isinstance(kind, Container):
-            parts.append(OPEN)
-        elif kind.name == "tuple":
+        if isinstance(kind, Container) and kind.name == "tuple":
             parts.append(union(kind.items))
-        elif kind.name in ("list", "set", "dict", "iterator", "async-iterator"):
+        elif isinstance(kind, Container) and kind.name in ("list", "set", "dict", "iterator", "async-iterator"):
             parts.append(kind.items[0])
         else:
             parts.append(OPEN)
@@ -236,11 +234,11 @@ class AnnotationReader:
             return Values((Instance(found.symbol),))
         outside = external(found) if found is not None else ""
         module, _, name = outside.rpartition(".")
-        if module not in _PYTHON:
-            return (
-                self._alias(found.symbol) if isinstance(found, Found) and not outside else self._transparent(name, node)
-            )
         arguments = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        if module not in _PYTHON and isinstance(found, Found) and not outside:
+            return self._alias(found.symbol)
+        if module not in _PYTHON:  # `SkipValidation[X]` of pydantic and its like
+            return self.of(arguments[0]) if name in _TRANSPARENT else OPEN
         if name == "Literal":
             kinds = {type(part.value).__name__ for part in arguments if isinstance(part, ast.Constant)}
             return Values(tuple(Builtin(kind) for kind in sorted(kinds)))
@@ -251,14 +249,4 @@ class AnnotationReader:
             return Values(types, values.open or len(types) < len(values.types))
         if name in ("tuple", "Tuple") and len(arguments) == 2 and getattr(arguments[1], "value", None) is Ellipsis:
             return container("list", [self.of(arguments[0])])
-        if name == "Callable":
-            return OPEN
-        if name in _TRANSPARENT:
-            return self.of(arguments[0])
         return of_python(name, [self.of(part) for part in arguments])
-
-    def _transparent(self, name: str, node: ast.Subscript) -> Values:
-        """`SkipValidation[X]` of pydantic and its like."""
-        if name not in _TRANSPARENT:
-            return OPEN
-        return self.of(node.slice.elts[0] if isinstance(node.slice, ast.Tuple) else node.slice)

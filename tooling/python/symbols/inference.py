@@ -6,6 +6,7 @@ import ast
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeGuard
 
+from tooling.python.once import once
 from tooling.python.source import dotted_name, parse_expression
 from tooling.python.symbols.annotations import (
     NONE,
@@ -70,7 +71,6 @@ class TypeInference:
         self.expressions = ExpressionInference(model, self)
         self._active: set[tuple[str, int, str]] = set()
         self._returns: dict[tuple[Symbol, Symbol | None], Values] = {}
-        self._forced: dict[tuple[Symbol, str], Values] = {}
 
     # Attributes
 
@@ -129,21 +129,19 @@ class TypeInference:
 
     def force(self, kind: Definite) -> Values:
         """Return the value behind a name: of a constant, field, property or attribute."""
-        symbol = kind.symbol
-        key = (symbol, kind.receiver)
-        found = self._forced.get(key)
-        if found is None:
-            self._forced[key] = OPEN  # a value that is made from itself
-            found = self._forced[key] = self.settled(self._value(symbol, self._class_named(kind.receiver)))
-        return found
+        return self._forced(kind.symbol, kind.receiver)
+
+    @once(meanwhile=OPEN)  # a value that is made from itself
+    def _forced(self, symbol: Symbol, receiver: str) -> Values:
+        return self.settled(self._value(symbol, self._class_named(receiver)))
 
     def settled(self, values: Values) -> Values:
         """Return the values behind names and properties; names that stand for each other end in open."""
         if not any(_stands_for_another(each) for each in values.types):
             return values
-        parts = [self.force(each) if _stands_for_another(each) else Values((each,)) for each in values.types]
-        result = union(parts)
-        return replace(result, open=result.open or values.open, inferred=result.inferred or values.inferred)
+        return after(
+            values, [self.force(each) if _stands_for_another(each) else Values((each,)) for each in values.types]
+        )
 
     def _class_named(self, dotted: str) -> Symbol | None:
         found = self.model.resolve(dotted) if dotted else None
@@ -195,8 +193,7 @@ class TypeInference:
     def called(self, values: Values) -> Values:
         """`value(...)`."""
         parts = [self._called(kind) for kind in values.types if kind != Builtin("NoneType")]
-        result = union(parts) if parts else OPEN
-        return replace(result, open=result.open or values.open, inferred=result.inferred or values.inferred)
+        return after(values, parts or [OPEN])
 
     def _called(self, kind: Type) -> Values:
         if isinstance(kind, Instance):
@@ -388,6 +385,7 @@ _OF_ELEMENTS = {
     "sorted": "list",
 }
 """Those that give elements of their one argument: one of them, or a container of all."""
+_ALWAYS: dict[type[ast.expr], str] = {ast.JoinedStr: "str", ast.Compare: "bool", ast.Set: "set", ast.SetComp: "set"}
 
 
 class ExpressionInference:
@@ -409,6 +407,8 @@ class ExpressionInference:
 
     def _infer(self, body: Body, node: ast.expr) -> Values:
         method = getattr(self, f"_on_{type(node).__name__.lower()}", None)
+        if body.depth <= MAX_EXPRESSIONS and type(node) in _ALWAYS:
+            return Values((Builtin(_ALWAYS[type(node)]),))
         if method is None or body.depth > MAX_EXPRESSIONS:
             return OPEN
         found = method(body, node)
@@ -416,12 +416,6 @@ class ExpressionInference:
 
     def _on_constant(self, body: Body, node: ast.Constant) -> Values:
         return Values((Builtin(type(node.value).__name__),))
-
-    def _on_joinedstr(self, body: Body, node: ast.JoinedStr) -> Values:
-        return Values((Builtin("str"),))
-
-    def _on_compare(self, body: Body, node: ast.Compare) -> Values:
-        return Values((Builtin("bool"),))
 
     def _on_name(self, body: Body, node: ast.Name) -> Values:
         if node.id in body.visited:
@@ -527,12 +521,6 @@ class ExpressionInference:
     def _on_dict(self, body: Body, node: ast.Dict) -> Values:
         values = [self._infer(body, value) for value in node.values]
         return container("dict", [OPEN, union(values) if values else OPEN])
-
-    def _on_set(self, body: Body, node: ast.Set) -> Values:
-        return Values((Builtin("set"),))
-
-    def _on_setcomp(self, body: Body, node: ast.SetComp) -> Values:
-        return Values((Builtin("set"),))
 
     def _on_listcomp(self, body: Body, node: ast.ListComp) -> Values:
         return container("list", [self._element(body, node, node.elt)])

@@ -150,21 +150,17 @@ class Runtime:
         around = self._around(table)
         block = self.store.block(table.path, binding.start, binding.end)
         if binding.kind in ("value", "opaque"):
-            return self._given(around, block)
+            # `__getattr__ = make(...)`, `__getattr__, __dir__ = attach(__name__, NAMES)`
+            target, value = self._handed_out(around, block)
+            if isinstance(target, ast.Tuple) and isinstance(value, tuple):
+                value = dict(zip(map(dotted_name, target.elts), value, strict=False)).get("__getattr__")
+            return value if isinstance(value, Closure) and value.made_in is not None else None
         node = definition(block)
         if not isinstance(node, ast.FunctionDef):
             return None
         names = {dotted_name(each.func if isinstance(each, ast.Call) else each) for each in node.decorator_list}
         kept = names <= {"cache", "lru_cache", "functools.cache", "functools.lru_cache"}
         return Closure(node, around) if kept else None
-
-    def _given(self, around: StatementEvaluator, block: str) -> Closure | None:
-        """Find the function in `__getattr__ = make(...)` or `__getattr__, __dir__ = attach(__name__, NAMES)`."""
-        target, value = self._handed_out(around, block)
-        if isinstance(target, ast.Tuple) and isinstance(value, tuple):
-            named = dict(zip(map(dotted_name, target.elts), value, strict=False))
-            value = named.get("__getattr__")
-        return value if isinstance(value, Closure) and value.made_in is not None else None
 
     def _handed_out(self, around: StatementEvaluator, block: str) -> tuple[ast.expr | None, object]:
         """Find what a statement binds to the result of a call, and that result."""

@@ -129,10 +129,8 @@ def _member_of(tree: SymbolTree[Any], base: AccessPath, name: str) -> Lookup:
         case Called(ClientClass(bases=bases)) | InstanceOf(ClientClass(bases=bases)):
             return _first_of(tree, bases, name, instance=True)
     outcome = tree.follow(base)
-    if isinstance(outcome, Gone):
-        return Lookup(cascade=True)
-    if isinstance(outcome, Open):
-        return Lookup(open=outcome.why or "not known")
+    if not isinstance(outcome, Values):
+        return _unmet(outcome)
     types = [each for each in outcome.types if each != Builtin("NoneType")]
     if not types:
         missing = (Absent("None", name),) if outcome.types and not outcome.open else ()
@@ -143,6 +141,10 @@ def _member_of(tree: SymbolTree[Any], base: AccessPath, name: str) -> Lookup:
     lookup = _joined(_of_type(tree, each, name) for each in types)
     why = lookup.open or ("other values are possible" if outcome.open else "")
     return replace(lookup, open=why, inferred=lookup.inferred or outcome.inferred)
+
+
+def _unmet(outcome: Gone | Open) -> Lookup:
+    return Lookup(cascade=True) if isinstance(outcome, Gone) else Lookup(open=outcome.why or "not known")
 
 
 def _behind(tree: SymbolTree[Any], access_path: Attribute) -> Lookup:
@@ -208,10 +210,8 @@ def _in_class(tree: SymbolTree[Any], symbol: Symbol, name: str, *, instance: boo
 
 def _valued(tree: SymbolTree[Any], access_path: AccessPath) -> Lookup:
     outcome = tree.follow(access_path)
-    if isinstance(outcome, Gone):
-        return Lookup(cascade=True)
-    if isinstance(outcome, Open):
-        return Lookup(open=outcome.why or "not known")
+    if not isinstance(outcome, Values):
+        return _unmet(outcome)
     found: list[Resolved] = []
     for each in outcome.types:
         if isinstance(each, Definite):
@@ -297,19 +297,14 @@ def reach_statement(tree: SymbolTree[Any], base: AccessPath) -> Reach:
 
 def _callable(tree: SymbolTree[Any], met: Resolved) -> Callable_ | str:
     symbol = met.symbol
-    if symbol.kind is SymbolKind.CLASS or (symbol.kind is SymbolKind.FUNCTION and "property" not in symbol.binding):
-        signature = tree.signature(symbol)
-        if isinstance(signature, Open):
-            return signature.why or "its signature is not known"
-        return Callable_(
-            met,
-            symbol,
-            replace(signature, parameters=(Parameter("self", "positional-only"), *signature.parameters))
-            if met.unbound
-            else signature,
-            tree,
-        )
-    return "a value is called"
+    if symbol.kind is not SymbolKind.CLASS and (symbol.kind is not SymbolKind.FUNCTION or "property" in symbol.binding):
+        return "a value is called"
+    signature = tree.signature(symbol)
+    if isinstance(signature, Open):
+        return signature.why or "its signature is not known"
+    if met.unbound:
+        signature = replace(signature, parameters=(Parameter("self", "positional-only"), *signature.parameters))
+    return Callable_(met, symbol, signature, tree)
 
 
 def _by_value(tree: SymbolTree[Any], target: AccessPath) -> Reach:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tooling.upgrade.manifests.requests import VersionRequest
     from tooling.upgrade.operations.context import UpgradeContext
     from tooling.upgrade.operations.upgrading import Upgrade
-    from tooling.upgrade.releases import Origin
 
 UPGRADE: Final = "areal-upgrade-deps"
 FINDINGS: Final = 10
@@ -218,11 +217,6 @@ def upgrade_report(upgrade: Upgrade, arguments: argparse.Namespace, command: str
     )
 
 
-def sources(origins: Sequence[Origin]) -> list[dict[str, Any]]:
-    """Return where releases were read from, how far that was verified, and what it took, for JSON."""
-    return [asdict(origin) for origin in origins]
-
-
 def _fields(upgrade: Upgrade) -> dict[str, Any]:
     """Return the fields beside those that every command has; `schemas/upgrade.json` says what they are."""
     from tooling.upgrade.report.document import document, finding_object
@@ -268,7 +262,7 @@ def _fields(upgrade: Upgrade) -> dict[str, Any]:
         "fixed": [finding_object(finding) for finding in upgrade.fixes.done],
         "not_fixed": [{**finding_object(finding), "why": why} for finding, why in upgrade.fixes.left],
         "checklists": list(upgrade.checklists),
-        "sources": sources(upgrade.sources),
+        "sources": [asdict(origin) for origin in upgrade.sources],
     }
 
 

@@ -5,12 +5,12 @@ Each version is planned as the upgrade itself would plan it, so that what is cal
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from tooling.cli.errors import UsageError
 from tooling.kit.change.plan import Plan
-from tooling.upgrade.commands.common import FINDINGS, UPGRADE, add_sources, context_of, end_progress, sources
+from tooling.upgrade.commands.common import FINDINGS, UPGRADE, add_sources, context_of, end_progress
 from tooling.upgrade.errors import ResolverError, UpstreamError
 from tooling.upgrade.findings import AuditSeverity
 from tooling.upgrade.manifests.requests import VersionRequest
@@ -204,7 +204,7 @@ def run(arguments: argparse.Namespace) -> Report:
                 }
                 for one in found
             ],
-            "sources": sources(context.origins()),
+            "sources": [asdict(origin) for origin in context.origins()],
         },
     )
 

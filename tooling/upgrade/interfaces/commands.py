@@ -286,7 +286,8 @@ def yaml_commands(text: str, programs: KnownPrograms) -> list[CommandUse]:
     found: list[CommandUse] = []
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where it was compiled
     # Templates of YAML are YAML where their own lines are left out
-    for version in [text, _TEMPLATE.sub(_left_out, text)] if "{{" in text else [text]:
+    plain = _TEMPLATE.sub(lambda hit: ("x" if hit[0].startswith("{{") else " ") * len(hit[0]), text)
+    for version in dict.fromkeys((text, plain)):
         try:
             found = []
             for document in yaml.compose_all(version, Loader=loader):
@@ -299,10 +300,6 @@ def yaml_commands(text: str, programs: KnownPrograms) -> list[CommandUse]:
 
 
 _TEMPLATE = re.compile(r"(?m)^[ \t]*\{\{[^\n]*\}\}[ \t]*$|\{\{.*?\}\}")
-
-
-def _left_out(hit: re.Match[str]) -> str:
-    return ("x" if hit[0].startswith("{{") else " ") * len(hit[0])
 
 
 class _Yaml:

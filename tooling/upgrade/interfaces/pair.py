@@ -128,6 +128,14 @@ class InterfaceStore:
         """What was kept under a name; None if there is nothing, or it is damaged."""
         return read_kept(self._path(name), adapter) if self._folder is not None else None
 
+    def answer(self, name: str, adapter: TypeAdapter[_Kept], make: Callable[[], _Kept]) -> _Kept:
+        """What was kept under a name, made and kept now if nothing was."""
+        found = self.read(name, adapter)
+        if found is None:
+            found = make()
+            self.write(name, adapter, found)
+        return found
+
     def write(self, name: str, adapter: TypeAdapter[_Kept], value: _Kept) -> None:
         """Keep something under a name, for the next run."""
         if self._folder is not None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import TypeAdapter
 
 from tooling.python.module import keyword, last_name, parameters
+from tooling.python.once import once
 from tooling.python.source import DefinitionNode, FunctionNode, each_parameter, string_of
 from tooling.python.source_modules import NodeInModule, as_class
 from tooling.upgrade.interfaces.pair import InterfaceStore
@@ -313,7 +314,6 @@ class ReleasePrograms:
         self.modules = modules
         self._decorated = DecoratedCommands(modules)
         self._store = store or InterfaceStore(None, modules.release)
-        self._made: dict[str, ParserNode | None] = {}
 
     def is_script(self, name: str) -> bool:
         """Whether a console script has that name."""
@@ -348,16 +348,15 @@ class ReleasePrograms:
                 break
         return CheckedCommand(tuple(nodes))
 
+    @once()
     def parser(self, program: str) -> ParserNode | None:
         """All parsers that the program makes, as one; None if it makes none that is seen."""
-        if program not in self._made:
-            kept = self._store.read(f"program {program}", _PARSER)
-            if kept is None:
-                made = self._interpreted(program)
-                kept = (made.flat() if made is not None else None,)
-                self._store.write(f"program {program}", _PARSER, kept)
-            self._made[program] = kept[0]
-        return self._made[program]
+
+        def make() -> tuple[ParserNode | None]:
+            made = self._interpreted(program)
+            return (made.flat() if made is not None else None,)
+
+        return self._store.answer(f"program {program}", _PARSER, make)[0]
 
     def _interpreted(self, program: str) -> ParserNode | None:
         interpreter = Interpreter(self.modules)

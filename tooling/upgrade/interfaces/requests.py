@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from tooling.python.module import last_name
+from tooling.python.once import once
 from tooling.python.source import FunctionNode, children, dotted_name, each_parameter, string_of
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, Evidence, FindingKind, InterfaceKind, Replacement
 from tooling.upgrade.interfaces.code import HOLE, RepositoryCode
@@ -84,7 +85,6 @@ class RequestFinder:
         """By name of the function."""
         self._state = ""
         """What tells these helpers from others."""
-        self._own: dict[str, list[tuple[ast.AST, list[ast.AST]]]] = {}
 
     def learn(self, paths: Iterable[str]) -> None:
         """Look for helpers in these files, and for helpers that call them."""
@@ -133,18 +133,17 @@ class RequestFinder:
             if re.split(r"[?#]", text.text, maxsplit=1)[0].endswith("\x00")
         ]
 
+    @once()
     def _scopes(self, path: str) -> list[tuple[ast.AST, list[ast.AST]]]:
         """The functions of a file and its top level, each with its own nodes."""
-        if path not in self._own:
-            module = self.code.at(path)
-            found = self._own[path] = []
-            waiting: list[ast.AST] = [module.tree] if module is not None else []
-            while waiting:
-                node = waiting.pop()
-                nodes, inner = _own_nodes(node)
-                found.append((node, nodes))
-                waiting += inner
-        return self._own[path]
+        module, found = self.code.at(path), []
+        waiting: list[ast.AST] = [module.tree] if module is not None else []
+        while waiting:
+            node = waiting.pop()
+            nodes, inner = _own_nodes(node)
+            found.append((node, nodes))
+            waiting += inner
+        return found
 
     def of(self, path: str) -> list[HttpRequest]:
         """All of a file, each URL at each place once."""
@@ -510,22 +509,16 @@ def _requests(
     names = [re.escape(name.encode()) for name in finder.senders if name not in VERBS]
     helpers = re.compile(rb"\.(?:" + b"|".join(names) + rb")\(") if names else None
     for file in files:
-        calls = helpers is not None and file.path not in asking
         if file.kind != "python":
             for request in written_requests(file.text) if file.path in asking else ():
                 yield file, request
-        elif file.path in asking or (calls and helpers is not None and helpers.search(file.content)):
+        elif file.path in asking or (helpers is not None and helpers.search(file.content)):
             for request in finder.of(file.path):
                 yield file, request
 
 
 def _routes(pair: InterfacePair, modules: ReleaseModules) -> Table:
-    store = pair.store(modules)
-    table = store.read("routes", _ROUTES)
-    if table is None:
-        table = routes(modules)
-        store.write("routes", _ROUTES, table)
-    return table
+    return pair.store(modules).answer("routes", _ROUTES, lambda: routes(modules))
 
 
 def _asks(file: RepositoryFile, pair: InterfacePair) -> bool:
@@ -603,10 +596,8 @@ def _judge_fields(
         strict = now.extra == "forbid"
         fate = "refused" if strict else "silently ignored"
         severity = AuditSeverity.BREAKING if strict else AuditSeverity.WARNING
-        symbol, message = (
-            f"{method} {request.path}: {name}",
-            f"{now.model} has no field {name!r} any more: it is {fate}",
-        )
+        symbol = f"{method} {request.path}: {name}"
+        message = f"{now.model} has no field {name!r} any more: it is {fate}"
         old_side = Evidence(was.file, was.line, f"{was.model}.{name}")
         new_side = Evidence(now.file, now.line, f"{now.model} (extra = {now.extra})")
         place, kind = (line, column, line), FindingKind.HTTP_FIELD

@@ -10,12 +10,12 @@ from packaging.markers import UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
 
+from tooling.python.versions import version_or_none
 from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, Declarations
 from tooling.upgrade.declarations.find import read_declarations
 from tooling.upgrade.locks.result import Cause, Conflict, RelaxProposal, versions
-from tooling.upgrade.manifests.specifiers import changed
+from tooling.upgrade.manifests.specifiers import allows, changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -229,9 +229,5 @@ def contradicted_overrides(
 def _version(override: Declaration, locked: Mapping[str, str]) -> str:
     if override.is_pinned:
         return override.specifier.strip().lstrip("= ")
-    try:
-        inside = SpecifierSet(override.specifier)
-        resolved = Version(locked.get(override.distribution, ""))
-    except (InvalidSpecifier, InvalidVersion):
-        return ""
-    return str(resolved) if inside.contains(resolved, prereleases=True) else ""
+    resolved = version_or_none(locked.get(override.distribution, ""))
+    return str(resolved) if resolved is not None and allows(override.specifier, resolved) else ""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
-from tooling.upgrade.manifests.specifiers import version_or_none
+from tooling.python.versions import version_or_none
 
 if TYPE_CHECKING:
     from tooling.upgrade.declarations.declaration import Declaration
@@ -144,11 +144,7 @@ def _version(package: LockedPackage) -> str:
 
 
 def _text(versions: set[str]) -> str:
-    return ", ".join(sorted(versions, key=_order))
-
-
-def _order(text: str) -> tuple[Version, str]:
-    return version_or_none(text.split(" ", maxsplit=1)[0]) or Version("0"), text
+    return ", ".join(sorted(versions, key=lambda each: (version_or_none(each.split(" ")[0]) or Version("0"), each)))
 
 
 def versions(lock: Lock) -> dict[str, str]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from packaging.version import Version
 
+from tooling.python.versions import version_or_none
 from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierStyle, as_pep508
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
-from tooling.upgrade.manifests.specifiers import CLAUSE, version_or_none
+from tooling.upgrade.manifests.specifiers import CLAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

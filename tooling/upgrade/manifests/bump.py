@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from tooling.cli.errors import ConflictError
 from tooling.kit.change.plan import Plan
+from tooling.python.versions import version_or_none
 from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, SpecifierStyle, is_compiled
 from tooling.upgrade.manifests.baseline import baseline, is_claimed, is_excluded, variants_of
 from tooling.upgrade.manifests.requests import VersionRequest, check_requests
-from tooling.upgrade.manifests.specifiers import allows, changed, parse_version, version_or_none
+from tooling.upgrade.manifests.specifiers import allows, changed, parse_version
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

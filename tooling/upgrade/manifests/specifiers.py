@@ -45,14 +45,6 @@ def parse_version(text: str) -> Version:
         raise UsageError(f"{text!r} is not a version", fix="write one as 0.18.0, 2.10.0rc1 or 0.5.10.post1") from error
 
 
-def version_or_none(text: str) -> Version | None:
-    """Return the version that a text is; None for other texts."""
-    try:
-        return Version(text)
-    except InvalidVersion:
-        return None
-
-
 def changed(specifier: str, style: SpecifierStyle, version: str, rule: RangeRule = "keep") -> ChangedSpecifier:
     """How `specifier` has to read. Raises UsageError if `version` is none."""
     wanted = parse_version(version)

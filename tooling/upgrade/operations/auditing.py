@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from tooling.cli.errors import UsageError
 from tooling.python.source import calm
+from tooling.python.versions import version_or_none
 from tooling.upgrade.declarations.find import repository_files
 from tooling.upgrade.errors import UpstreamError
 from tooling.upgrade.findings import Audit
@@ -87,12 +88,8 @@ class Move:
     @property
     def is_downgrade(self) -> bool:
         """Whether the new version is the older one."""
-        from packaging.version import InvalidVersion, Version
-
-        try:
-            return Version(self.new) < Version(self.old)
-        except InvalidVersion:
-            return False
+        old, new = version_or_none(self.old), version_or_none(self.new)
+        return old is not None and new is not None and new < old
 
     def __str__(self) -> str:
         """ "vllm 0.32.0 -> 0.18.0"."""

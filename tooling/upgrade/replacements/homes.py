@@ -113,14 +113,11 @@ def _is_idle_member(statement: ast.stmt) -> bool:
     if not isinstance(statement, ast.FunctionDef):
         return _is_idle(statement)
     *before, last = statement.body
-    return all(_is_idle(each) for each in before) and (_is_idle(last) or _is_super_call(last))
-
-
-def _is_super_call(statement: ast.stmt) -> bool:
-    match statement:
+    match last:
         case ast.Expr(value=ast.Call(func=function)) | ast.Return(value=ast.Call(func=function)):
-            return ast.unparse(function).startswith("super(")
-    return False
+            if ast.unparse(function).startswith("super("):
+                return all(map(_is_idle, before))
+    return all(map(_is_idle, statement.body))
 
 
 def _callee(body: list[ast.stmt]) -> str:

@@ -92,7 +92,8 @@ class JudgedUse:
             and self.old.owns(target.dotted)
             and not self.new.owns(target.dotted)
         ):
-            if _newly_required(self.old, self.new):
+            # A release without modules of its own requires what the old one did not: `typer` became `typer-slim`
+            if not self.new.source.roots() and _requirements(self.new) - _requirements(self.old):
                 return Lookup(open=f"{target.dotted} may be of a distribution that only the new version requires")
             container, _, name = target.dotted.rpartition(".")
             return Lookup(absent=(Absent(container or name, name),))
@@ -192,11 +193,6 @@ def _own_class(access_path: AccessPath) -> ClientClass | None:
         case Called(Attribute(base)) | Called(base) | InstanceOf(base) | Awaited(base) | Entered(base):
             return _own_class(base)
     return None
-
-
-def _newly_required(old: Upstream, new: Upstream) -> bool:
-    """Whether a release without modules of its own requires what the old one did not: `typer` became `typer-slim`."""
-    return not new.source.roots() and bool(_requirements(new) - _requirements(old))
 
 
 def _requirements(upstream: Upstream) -> set[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from packaging.version import InvalidVersion, Version
-
 from tooling.python.access_paths import Attribute, Name
 from tooling.python.symbols.calls import bind, fits, named
 from tooling.python.symbols.symbol import Found, Open, SymbolKind
+from tooling.python.versions import version_or_none
 from tooling.upgrade import advice
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
@@ -188,7 +187,8 @@ def _problem(
     answer: Replacement | None = None,
 ) -> UseProblem:
     subject = f"`{parameter}` of {case.symbol}" if parameter else case.symbol
-    overdue = _is_overdue(after.symbol.removed_in, case.new.source.origin.version)
+    end, now = version_or_none(after.symbol.removed_in), version_or_none(case.new.source.origin.version)
+    overdue = end is not None and now is not None and end <= now  # not to be trusted to the letter
     until = f" (to be removed in {after.symbol.removed_in})" if after.symbol.removed_in else ""
     return case.problem(
         FindingKind.DEPRECATED,
@@ -202,11 +202,3 @@ def _problem(
         replacement=answer,
         fixable=not known,
     )
-
-
-def _is_overdue(removed_in: str, version: str) -> bool:
-    """It was to be gone by now: the announcement is not to be trusted to the letter."""
-    try:
-        return bool(removed_in) and Version(removed_in) <= Version(version)
-    except InvalidVersion:
-        return False

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from packaging.utils import canonicalize_name
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from tooling.python.access_paths import Attribute, root_of, roots_of, spelled
 from tooling.python.conditions import (
@@ -27,6 +27,7 @@ from tooling.python.conditions import (
 from tooling.python.function_bodies import catches
 from tooling.python.symbols.symbol import Absent, Found, Open, SymbolKind
 from tooling.python.symbols.targets import locate
+from tooling.python.versions import version_or_none
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
 
@@ -156,10 +157,8 @@ def dead(path: str, guard: DeadGuard, pair: ReleasePair, allowed: SpecifierSet) 
 
 def is_later(text: str, version: Version) -> bool:
     """Whether a text is a version above another one."""
-    try:
-        return Version(text) > version
-    except InvalidVersion:
-        return False
+    told = version_or_none(text)
+    return told is not None and told > version
 
 
 def _points(compares: list[CompareVersion], allowed: SpecifierSet, pair: ReleasePair) -> Iterator[Version]:
@@ -168,9 +167,8 @@ def _points(compares: list[CompareVersion], allowed: SpecifierSet, pair: Release
     texts += [specifier.version.removesuffix(".*") for specifier in allowed]
     texts += [pair.new.source.origin.version, "0", "99999"]
     for text in texts:
-        try:
-            version = Version(text)
-        except InvalidVersion:
+        version = version_or_none(text)
+        if version is None:
             continue
         yield version
         # Just below, just above, and the next of each release part

@@ -124,8 +124,8 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
         and _is_property(old)
         and new.kind is SymbolKind.FUNCTION
         and new.binding in ("method", "classmethod", "staticmethod")
-        and not _gives_function(case)
-    ):
+        and not ((held := case.old.value(case.use.target)) is not None and Builtin("function") in held.types)
+    ):  # a function that the property gave is called as a method is
         call = Replacement(f"{new.name}()", "the property became a method without required parameters", certain=True)
         message = f"{name} is a method now: this reads the method, not its value"
         return message, raises, None if _needs_arguments(case.new, new) else call
@@ -218,12 +218,6 @@ def _gives_callable(case: JudgedUse) -> bool:
     if isinstance(outcome, Values) and outcome.types and not outcome.open:
         return bool(case.called_after.callables)
     return any("Callable" in definition(case.new, met.symbol) for met in case.after.found)
-
-
-def _gives_function(case: JudgedUse) -> bool:
-    """Whether the value of the old property was a function that another one makes: it is called as a method is."""
-    held = case.old.value(case.use.target)
-    return held is not None and Builtin("function") in held.types
 
 
 def _async_contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tooling.python.access_paths import Attribute
 from tooling.python.source import parse_expression
@@ -32,8 +31,7 @@ _FREE = frozenset({"__init__", "__new__", "__init_subclass__", "__class_getitem_
 """Not called through the base class: their signature is the subclass's own business."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallSite:
+class CallSite(NamedTuple):
     """A call of a hook inside a release."""
 
     file: str
@@ -159,7 +157,7 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
     if isinstance(before, Open) or isinstance(after, Open) or not after.exact or before.parameters == after.parameters:
         return
     own, name = method.signature, new.name
-    sites = call_sites(case.new, name)
+    sites = [CallSite(*site) for site in case.new.calls_of(name)]
     if len(case.new.member_names().get(name, ())) > MOST_DEFINERS:  # most calls of `forward` are of other classes
         near = _files(case.new, case.after.found[0].receiver)
         added = {each.name for each in after.parameters} - {each.name for each in before.parameters}
@@ -234,11 +232,6 @@ def receiver_is_self(source: str, name: str) -> bool:
     """Whether it is a call `self.name(...)` or `cls.name(...)`."""
     text = source.strip().removeprefix("await ").lstrip("( ")
     return text.startswith((f"self.{name}(", f"cls.{name}("))
-
-
-def call_sites(upstream: Upstream, name: str) -> list[CallSite]:
-    """Calls `<anything>.name(...)` in a release."""
-    return [CallSite(*site) for site in upstream.calls_of(name)]
 
 
 def _unfitting(

@@ -199,8 +199,9 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
         message = f"{kinds} cannot be {verb} any more: it has no {operation}"
     looping = operation == "__iter__" and kind is not FindingKind.ASYNC_CHANGED
     answer = _parts(case.new, after.types) if action is Action.SUBSCRIPT or looping else None
-    if kind is FindingKind.ASYNC_CHANGED and turned:
-        answer = _turned(operation, _name(case))
+    if kind is FindingKind.ASYNC_CHANGED and turned and operation in _TURNED:
+        text = _TURNED[operation].format(_name(case))
+        answer = Replacement(text, "what it gives has the other protocol", certain=True)
     inferred = before.inferred or after.inferred
     yield _problem(case, kind, message, "TypeError", whole=sure, inferred=inferred, answer=answer)
 
@@ -213,12 +214,7 @@ _TURNED = {
     "__next__": "await anext(...)",
     "__anext__": "next(...)",
 }
-
-
-def _turned(operation: str, name: str) -> Replacement | None:
-    """The statement for what is asynchronous now, or no longer."""
-    text = _TURNED.get(operation)
-    return Replacement(text.format(name), "what it gives has the other protocol", certain=True) if text else None
+"""The statement for what is asynchronous now, or no longer."""
 
 
 def _parts(new: Upstream, types: Sequence[Type]) -> Replacement | None:

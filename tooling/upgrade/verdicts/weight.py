@@ -100,7 +100,8 @@ def is_former_name(side: Callable_, old: str, new: str) -> bool:
 
 def reads(side: Callable_, parameter: str, bound: BoundCall, arguments: PassedArguments) -> bool:
     """Whether a call may come to a place that reads the parameter; True where the body is not known."""
-    body = _body(side)
+    function = _node(side)
+    body = function.body if function is not None else None
     # A docstring, `...`, `pass`, `raise`: others define what it does
     stubs = (ast.Pass, ast.Raise)
     if body is None or all(
@@ -250,11 +251,6 @@ def _after_fields(side: Callable_) -> ast.FunctionDef | None:
     text = re.sub(rf"\b{node.args.args[0].arg}\.(\w+)", r"\1", ast.unparse(node))
     (bare,) = ast.parse(text).body
     return bare if isinstance(bare, ast.FunctionDef) else None
-
-
-def _body(side: Callable_) -> Sequence[ast.stmt] | None:
-    node = _node(side)
-    return node.body if node is not None else None
 
 
 def _in_place_of_none(statement: ast.stmt, name: str) -> ast.expr | None:

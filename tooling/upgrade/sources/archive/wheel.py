@@ -8,8 +8,8 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
 
+from tooling.python.versions import version_or_none
 from tooling.upgrade.errors import ArchiveError
 from tooling.upgrade.sources.archive.reading import Contents, PlainZip
 from tooling.upgrade.sources.installation import is_native, is_source
@@ -81,21 +81,18 @@ def _information_folder(names: Sequence[str], filename: str) -> str:
         expected, version, _, _ = parse_wheel_filename(filename)
     except InvalidWheelFilename:
         raise ArchiveError("that is not the name of a wheel", where=filename) from None
-    found = [folder for folder in folders if _is_of(folder.removesuffix(".dist-info"), expected, version)]
+    found = [
+        folder
+        for folder in folders
+        if (parts := folder.removesuffix(".dist-info").rpartition("-"))
+        and (canonicalize_name(parts[0]), version_or_none(parts[2])) == (expected, version)
+    ]
     if len(folders) != 1 or len(found) != 1:
         others = ", ".join(sorted(folders)) or "none"
         raise ArchiveError(
             f"expected the metadata of {expected} {version} and no other, found {others}", where=filename
         )
     return found[0]
-
-
-def _is_of(folder: str, distribution: str, version: Version) -> bool:
-    name, _, text = folder.rpartition("-")
-    try:
-        return canonicalize_name(name) == distribution and Version(text) == version
-    except InvalidVersion:
-        return False
 
 
 def _installed_path(name: str, information: str) -> str:

@@ -61,7 +61,7 @@ from tooling.upgrade.uses import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tooling.upgrade.usage.facts import ContextRow, FileFacts
+    from tooling.upgrade.usage.facts import ContextRow
     from tooling.upgrade.usage.link.reach import Importers
     from tooling.upgrade.usage.link.resolve import Resolver
     from tooling.upgrade.usage.link.store import FactsStore
@@ -299,9 +299,16 @@ class Emitter:
             if found:
                 uses.extend(self._uses(path, row, found))
         guards = tuple(self._guards(path, bool(uses)))
-        extensions = tuple(self._extensions(path, facts))
+        extensions = []  # what its classes add to packages' classes
+        for owner in (OwnClass(path, qualname) for qualname in facts.classes):
+            client = self._link.lineages.client_class(owner)
+            if client is not None:
+                heirs = frozenset[str]().union(*map(self._own_names, self._link.flows.subclasses(owner)))
+                extensions.append(Extension(client, self._own_names(owner), heirs))
         apart = path not in self._joined and not path.endswith(_LOADED)
-        return FileUses(path=path, digest=digest, uses=tuple(uses), guards=guards, extensions=extensions, apart=apart)
+        return FileUses(
+            path=path, digest=digest, uses=tuple(uses), guards=guards, extensions=tuple(extensions), apart=apart
+        )
 
     def has_untyped(self, path: str) -> bool:
         """Whether a file uses a watched attribute on a value that nothing types, or passes a watched keyword to one."""
@@ -325,15 +332,6 @@ class Emitter:
                 if any(isinstance(each, ModuleExists) and each.dotted == facts.nodes[row[2]][1] for each in parts):
                     return True
         return False
-
-    def _extensions(self, path: str, facts: FileFacts) -> Iterator[Extension]:
-        """What the classes of a file add to packages' classes."""
-        for qualname in facts.classes:
-            owner = OwnClass(path, qualname)
-            client = self._link.lineages.client_class(owner)
-            if client is not None:
-                heirs = frozenset[str]().union(*map(self._own_names, self._link.flows.subclasses(owner)))
-                yield Extension(client, self._own_names(owner), heirs)
 
     def _reach(self, path: str, number: int) -> Alternatives:
         """What a target may be; () if nothing of it is of interest."""
