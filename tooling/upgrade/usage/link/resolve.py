@@ -412,7 +412,12 @@ class Resolver:
         if makes_context:
             return one(Held("enter", yielded))
         if decorators:
-            return UNKNOWN  # an unknown decorator may give anything
+            own = any(isinstance(each.value, OwnFunction | OwnClass) for at in kept for each in self.value(path, at))
+            if own or facts.is_generator or facts.is_async:
+                return UNKNOWN
+            return tuple(
+                replace(each, evidence=each.evidence or "unless its decorator changes what it gives") for each in given
+            )
         if facts.is_generator:
             return one(Held("iter", yielded))
         return one(Held("await", given)) if facts.is_async else given
@@ -424,12 +429,12 @@ class Resolver:
                 return False
             facts = self._store.facts(each.value.path)
             parameters = facts.functions[each.value.qualname].parameters
-            called = (
-                ("call", facts.nodes.index(first))
-                if parameters and (first := ("arg", each.value.qualname, parameters[0][0])) in facts.nodes
-                else None
-            )
-            inner = facts.given(facts.functions[each.value.qualname])
+            first = ("arg", each.value.qualname, parameters[0][0] if parameters else "")
+            called = ("call", facts.nodes.index(first)) if first in facts.nodes else None
+            given = facts.given(facts.functions[each.value.qualname])
+            inner = [row for row in given if row != first]
+            if given and not inner:
+                continue  # `REGISTRY.append(function); return function`
             made = [facts.functions[row[1]] for row in inner if row[0] == "own" and row[1] in facts.functions]
             given = [row for one in made for row in facts.given(one)]
             given = [facts.nodes[row[1]] if row[0] == "await" else row for row in given]

@@ -650,7 +650,7 @@ _WRAPPERS: dict[str, Callable[[CallReader, ast.Call, int], int | None]] = {
     "typing.cast": _cast,
     "typing_extensions.cast": _cast,
     "sys.modules.setdefault": _module_put,
-    "copy.copy": _same,
+    **dict.fromkeys(("copy.copy", "functools.cache", "functools.lru_cache"), _same),
     "copy.replace": _replaced,
     "dataclasses.replace": _replaced,
     "copy.deepcopy": _same,
