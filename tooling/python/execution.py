@@ -9,7 +9,8 @@ import ast
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.operations import UNKNOWN, Applied, Closure, Globals, OutOfFuel, Ref
+from tooling.python.functions import announces
+from tooling.python.operations import UNKNOWN, Applied, Closure, Globals, OutOfFuel, Ref, compare
 from tooling.python.source import absolute, dotted_name, parameter_names, text_of
 from tooling.python.values import ValueEvaluator
 
@@ -111,7 +112,7 @@ class StatementEvaluator(ValueEvaluator):
         ):
             old.update(value)
         else:
-            self._store(node.target, UNKNOWN)
+            self._store(node.target, self.evaluate(ast.BinOp(_as_load(node.target), node.op, node.value)))
         return False
 
     def _store(self, target: ast.expr, value: object) -> None:
@@ -180,7 +181,11 @@ class StatementEvaluator(ValueEvaluator):
     _do_break = _do_continue
 
     def _do_while(self, node: ast.While) -> bool:
-        self.lost = True
+        while self.truth(node.test) and not any(isinstance(part, ast.Continue | ast.Break) for part in ast.walk(node)):
+            self.fuel.burn()
+            if self.run(node.body):
+                return True
+        self.lost = self.lost or self.truth(node.test) is not False
         return False
 
     def _do_with(self, node: ast.With) -> bool:
@@ -216,10 +221,14 @@ class StatementEvaluator(ValueEvaluator):
         return ended or self.run(node.finalbody)
 
     def _asks_in_vain(self, body: Sequence[ast.stmt]) -> bool:
-        """`return globals()[name]` in the `__getattr__` of a module, which is asked for what that does not hold."""
+        """`source = TABLE[name]` for a name that the table does not hold, nor `globals()` what the `__getattr__` of a
+        module is asked for."""
         match body:
-            case [ast.Return(ast.Subscript(ast.Call(ast.Name("globals")), ast.Name(asked)))]:
-                return bool(self.watched) and asked == self.watched
+            case [ast.Return(ast.Subscript(table, key)) | ast.Assign(value=ast.Subscript(table, key)), *_]:
+                held, asked = self.evaluate(table), self.index(key)
+                if isinstance(held, Globals):
+                    return bool(self.watched) and isinstance(key, ast.Name) and key.id == self.watched
+                return isinstance(held, dict) and compare(ast.In(), asked, held) is False
         return False
 
     def _do_return(self, node: ast.Return) -> bool:
@@ -263,9 +272,11 @@ class StatementEvaluator(ValueEvaluator):
         callee = self.evaluate(node.func)
         if isinstance(callee, Closure) and isinstance(callee.node, ast.FunctionDef):
             return self.inline(callee, self._elements(node.args), self.arguments(node)[1])
-        if name.rpartition(".")[2] in ("warn", "warning", "warning_once", "warn_once"):
-            said = self.evaluate(node.args[0]) if node.args else ""
-            self.warnings.append(said if isinstance(said, str) else text_of(node.args[0]))
+        last = name.rpartition(".")[2]
+        if last in ("warn", "warning", "warning_once", "warn_once") or announces(last):
+            text = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "message")]
+            said = self.evaluate(text[0]) if text else ""
+            self.warnings.append(said if isinstance(said, str) else text_of(text[0]))
             return None
         if name in ("importlib.import_module", "import_module", "__import__", "_importlib.import_module"):
             return self._imported(node)
@@ -290,8 +301,9 @@ class StatementEvaluator(ValueEvaluator):
         name = args[0] if args else UNKNOWN
         if not isinstance(name, str):
             return UNKNOWN
-        level = len(name) - len(name.lstrip("."))
+        level = len(name) - len(name.lstrip(".")) or (args[4] if len(args) > 4 and isinstance(args[4], int) else 0)
         base = args[1] if len(args) > 1 else keywords.get("package", self.package)
+        base = base.names.get("__package__") if isinstance(base, Globals) else base
         start = base if isinstance(base, str) else self.package
         return Ref(absolute(start, level, name.lstrip(".")))
 

@@ -311,11 +311,16 @@ def warned(
                 yield text, tests
 
 
+def announces(function: str) -> bool:
+    """Whether the name of a function says that it warns of a deprecation: `deprecate`, `issue_deprecation_warning`."""
+    return function.lstrip("_").startswith("deprecat") or ("deprecat" in function and "warn" in function)
+
+
 def warning_text(call: ast.Call, texts: dict[str, str]) -> str:
     """Text of a call that warns of a deprecation; "" for any other call."""
     name = dotted_name(call.func) or (call.func.attr if isinstance(call.func, ast.Attribute) else "")
     last = name.rpartition(".")[2]
-    if last not in _CALLS and not last.startswith("deprecat") and not last.startswith("_deprecat"):
+    if last not in _CALLS and not announces(last):
         return ""
     message = call.args[0] if call.args else next((word.value for word in call.keywords if word.arg == "message"), None)
     text = texts.get(message.id, "") if isinstance(message, ast.Name) else text_of(message)

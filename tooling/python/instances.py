@@ -40,11 +40,11 @@ def computed_names(method: FunctionNode, receiver: str) -> tuple[list[tuple[str,
     return found, complete
 
 
-def _sets(call: ast.Call, receiver: str) -> bool:
+def _sets(call: ast.Call, *receivers: str) -> bool:
     name = dotted_name(call.func)
     if name not in ("setattr", "object.__setattr__") or len(call.args) != 3:
         return False
-    return dotted_name(call.args[0]) == receiver and not isinstance(call.args[1], ast.Constant)
+    return ast.unparse(call.args[0]) in receivers and not isinstance(call.args[1], ast.Constant)
 
 
 def _blocks(method: FunctionNode) -> Iterator[list[ast.stmt]]:
@@ -142,7 +142,7 @@ def _reads(call: ast.Call, function: str, wanted: str, receiver: str) -> bool:
 def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassTable:
     """Facts of one class. `first_line`: what line the block that was parsed begins at, in the file."""
     attributes: dict[str, list[tuple[str, str, str, int]]] = {}
-    dynamic = ""
+    dynamic, of_class = "", False
     for method in methods_in(node.body):
         decorators = {dotted_name(decorator) for decorator in method.decorator_list}
         parameters = method.args.posonlyargs + method.args.args
@@ -154,8 +154,13 @@ def read_class(node: ast.ClassDef, lines: Lines, first_line: int) -> ClassTable:
         computed, complete = computed_names(method, receiver)
         for name, line in computed:
             attributes.setdefault(name, []).append(("", "", method.name, line + first_line - 1))
-        dynamic = dynamic or _dynamic(method, receiver, complete)
-    return ClassTable(attributes, dynamic)
+        kind = f"type({receiver})", f"{receiver}.__class__"
+        takes_class = "classmethod" in decorators or method.name in ("__new__", "__init_subclass__")
+        on_class = any(_sets(node, *kind) for node in ast.walk(method) if isinstance(node, ast.Call))
+        why = _dynamic(method, receiver, complete and not on_class)
+        dynamic = dynamic or why
+        of_class = of_class or on_class or bool(why and takes_class)
+    return ClassTable(attributes, dynamic, of_class)
 
 
 def _assigned(method: FunctionNode, receiver: str, lines: Lines) -> Iterator[tuple[str, str, str, int]]:

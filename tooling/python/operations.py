@@ -57,6 +57,8 @@ class Closure(Symbolic):
 class Globals(NamedTuple):
     """What `globals()` gives."""
 
+    names: Mapping[str, object]
+
 
 class OutOfFuel(Exception):
     """The code at hand does too much to be followed."""

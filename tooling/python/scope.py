@@ -297,6 +297,10 @@ class Scanner:
         call = node.value
         if isinstance(call, ast.NamedExpr):
             self._bind(call.target.id, "value", node, where, self._source(call.value))
+        given = [*call.args, *(word.value for word in call.keywords)] if isinstance(call, ast.Call) else []
+        if not self._path and any(map(_calls_globals, given)):
+            # `lazy_import(globals(), {...})` may put one there
+            self._bind("__getattr__", "opaque", node, where, extra="handed")
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
             self._setattr(call)
             return

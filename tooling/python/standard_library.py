@@ -7,10 +7,15 @@ import enum
 import importlib
 from collections import namedtuple
 from functools import cache
+from types import CodeType
 
 MODULES = (
     *("abc", "argparse", "ast", "builtins", "collections", "collections.abc", "contextlib", "dataclasses", "datetime"),
     *("enum", "functools", "io", "json", "logging", "pathlib", "queue", "string", "threading", "types", "typing"),
+    *("asyncio", "cmd", "code", "codecs", "configparser", "contextvars", "csv", "decimal", "fractions", "html.parser"),
+    *("http.client", "http.cookiejar", "http.server", "logging.handlers", "numbers", "optparse", "pickle", "random"),
+    *("selectors", "smtplib", "socket", "socketserver", "tempfile", "unittest", "urllib.request", "uuid", "weakref"),
+    *("concurrent.futures", "email.message", "multiprocessing", "zipfile"),
 )
 """Modules whose classes are looked at. Importing them has no effect beyond Python's own."""
 
@@ -68,9 +73,37 @@ def has_member(known: type, name: str) -> bool:
 
 
 def tells_all(dotted: str) -> bool:
-    """Whether a class of Python has no attributes but those that its class shows: others set some in `__init__`."""
+    """Whether a class of Python has no attributes but those that it shows, or that its methods set by their names."""
+    known = python_class(dotted)
+    if known is None or _is_plain(dotted):
+        return known is not None
+    hooks = {name for kind in known.__mro__[:-1] for name in ("__getattr__", "__getattribute__") if name in vars(kind)}
+    return not hooks and not {"setattr", "vars", "__dict__"} & _names_in_methods(known)
+
+
+def may_set(dotted: str, name: str) -> bool:
+    """Whether a method of a class of Python may set an attribute of its instances, as it names it."""
+    known = python_class(dotted)
+    return known is not None and not _is_plain(dotted) and name in _names_in_methods(known)
+
+
+def _is_plain(dotted: str) -> bool:
     module = dotted.rpartition(".")[0]
-    return _ALIASES.get(module, module) in _PLAIN and python_class(dotted) is not None
+    return _ALIASES.get(module, module) in _PLAIN
+
+
+@cache
+def _names_in_methods(kind: type) -> frozenset[str]:
+    waiting: list[object] = [each for base in kind.__mro__ for each in vars(base).values()]
+    found: set[str] = set()
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, CodeType):
+            found.update(part.co_names)
+            waiting.extend(part.co_consts)
+        inner = (getattr(part, name, None) for name in ("__code__", "__func__", "__wrapped__", "fget", "fset"))
+        waiting.extend(each for each in inner if each is not None)
+    return frozenset(found)
 
 
 CONTAINERS = {

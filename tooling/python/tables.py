@@ -129,6 +129,8 @@ class ClassTable(NamedTuple):
     """Attributes set on `self`: (source, annotation, method, line)."""
     dynamic: str
     """Why instances may have more attributes than stand here: they get one for each of what they are given."""
+    of_class: bool
+    """The class itself may get them."""
 
 
 def freeze_table(table: ModuleTable) -> Any:

@@ -176,7 +176,7 @@ class ValueEvaluator:
     def _on_subscript(self, node: ast.Subscript) -> object:
         base, key = self.value(node.value), self.index(node.slice)
         if isinstance(base, Globals):
-            return self.env.get(key, UNKNOWN) if isinstance(key, str) else UNKNOWN
+            return base.names.get(key, UNKNOWN) if isinstance(key, str) else UNKNOWN
         if isinstance(base, dict | list | tuple | str | re.Match):
             return base[key]
         return UNKNOWN
@@ -253,7 +253,7 @@ class ValueEvaluator:
             args, keywords = self.arguments(node)
             return BUILTINS[name](*args, **keywords) if UNKNOWN not in args else UNKNOWN
         if name == "globals":
-            return Globals()
+            return Globals(self.env)
         if name == "dir" and len(node.args) == 1:
             module = self.evaluate(node.args[0])
             return self.read(f"{module.dotted}.__dir__") if isinstance(module, Ref) else UNKNOWN

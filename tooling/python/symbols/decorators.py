@@ -35,6 +35,7 @@ KEEPERS = re.compile(
 """Of other distributions: what is documented to hand back a callable that takes the same arguments."""
 _UNTELLING = frozenset(["", "Callable", "Any", "type", "object", "Callable[..., Any]", "Type", "typing.Callable"])
 _FACTORY = re.compile(r"(?:typing\.)?Callable\[\[(.+)\],\s*\1\]$", re.DOTALL)
+_ZIPPED = re.compile(r"\bzip\([^\n]*,\s*args\b")
 _THROUGH = ("self", "cls")
 
 
@@ -89,6 +90,16 @@ class Decorators:
             return True
         judge = _Judge(self, Where(located.table), facts)
         return judge.returns_keep([name for name, *_ in facts.parameters[own:]], facts.values, depth=0)
+
+    def names_positions(self, where: Where, source: str) -> bool:
+        """Whether what a decorator puts in place passes on by keyword what it is given by position, so that
+        `def f(*, x, y)` takes `f(1, 2)`: `kwargs.update(zip(signature(f).parameters, args))`."""
+        found = self.model.expression(where, source.partition("(")[0])
+        located = self.model.definitions.locate(found.symbol) if isinstance(found, Found) else None
+        if located is None or located.binding.kind != "def":
+            return False
+        text = self.model.store.block(located.table.path, located.binding.start, located.binding.end)
+        return bool(_ZIPPED.search(text)) and re.search(r"\bkwargs\.update\(", text) is not None
 
     def taken_keywords(self, where: Where, source: str) -> set[str]:
         """Keywords that the function which a decorator puts in place names or reads itself."""

@@ -116,7 +116,7 @@ class SymbolDefinitions:
             )
             if constructor is not None:
                 facts = self.store.function(table, constructor)
-                text = text or facts.deprecated
+                text = text or decorated_text(constructor.decorators) or facts.deprecated
                 refuses = _refusal(facts, method=False)
             return Symbol(
                 kind=SymbolKind.CLASS,

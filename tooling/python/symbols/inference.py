@@ -103,8 +103,9 @@ class TypeInference:
 
     def _member(self, symbol: Symbol, name: str, *, instance: bool) -> Values | list[Absent]:
         found: Resolution = self.model.member(symbol, name)
-        if isinstance(found, Absent):
-            return [found]
+        missing = found.of_class if isinstance(found, Open) and not instance else found
+        if isinstance(missing, Absent):
+            return [missing]
         if not isinstance(found, Found) or not found.symbol.file:
             # A module that is a folder or compiled has no file, and is a value all the same.
             if isinstance(found, Found) and found.symbol.kind is SymbolKind.MODULE:

@@ -168,12 +168,25 @@ class Runtime:
         statement = tree.body[0] if tree is not None and tree.body else None
         if isinstance(statement, ast.If):
             statement = statement.body[0]
+        if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            function = around.evaluate(statement.value.func)
+            function = self._function_of(function.dotted) if isinstance(function, Ref) else function
+            if isinstance(function, Closure):  # which may put one into the `globals()` that it is given
+                around.inline(function, *around.arguments(statement.value))
+                known = not around.lost and not _hands_on(function.node)
+                return ast.Name("__getattr__"), around.named.get("__getattr__", None if known else UNKNOWN)
+            return None, UNKNOWN
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
             return None, UNKNOWN
         try:
             return statement.targets[0], around.evaluate(statement.value)
         except (RaisesError, OutOfFuel):
             return None, UNKNOWN
+
+    def makes_none(self, table: ModuleTable, binding: NameBinding) -> bool:
+        """Whether a function that a module hands its `globals()` to surely puts nothing into it."""
+        block = self.store.block(table.path, binding.start, binding.end)
+        return bool(binding.extra) and self._handed_out(self._around(table), block)[1] is None
 
     def attached(self, table: ModuleTable, binding: NameBinding) -> Applied | None:
         """Return the call of another package that a module takes its `__getattr__` from."""
@@ -302,6 +315,19 @@ class Runtime:
         execution.env[execution.watched] = name
         execution.run(node.body)
         return execution
+
+
+def _hands_on(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
+    """Whether a function does more with its parameters than to read items of them."""
+    read = {
+        id(part.value)
+        for part in ast.walk(function)
+        if (isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Load))
+        or (isinstance(part, ast.Attribute) and part.attr in ("items", "keys", "values", "get", "copy"))
+    }
+    own = {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
+    named = (part for part in ast.walk(function) if isinstance(part, ast.Name) and part.id in own)
+    return any(id(part) not in read for part in named)
 
 
 def _applied(call: Applied) -> object:
@@ -437,8 +463,8 @@ class MadeNames:
             return Found(self.definitions.make(table, name, binding._replace(kind="opaque", source="")))
         execution = self.runtime.getattr_outcomes(table, binding, name)
         if execution is None:
-            attached = self._attached(table, binding, name)
-            return attached or Open(f"{table.dotted}.__getattr__ is not understood")
+            none = Absent(table.dotted, name, table.path, 1) if self.runtime.makes_none(table, binding) else None
+            return none or self._attached(table, binding, name) or Open(f"{table.dotted}.__getattr__ is not understood")
         given = [outcome for outcome in execution.outcomes if not outcome.raised]
         if not given:
             if execution.lost or not execution.outcomes:

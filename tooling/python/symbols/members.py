@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tooling.python.once import once
 from tooling.python.source import dotted_name, parse_expression
-from tooling.python.standard_library import has_member, python_class, tells_all
+from tooling.python.standard_library import has_member, may_set, python_class, tells_all
 from tooling.python.symbols.definitions import INITVAR, Where, external
 from tooling.python.symbols.symbol import Absent, Found, Open, Provider, Symbol, SymbolKind
 from tooling.python.tables import BodyTable, NameBinding
@@ -31,6 +31,8 @@ _NO_NAMES = re.compile(r'"""[\s\S]*?"""|\bLiteral\[[^\]]*\]')
 """Strings that name no attribute: what functions document, and what arguments may be."""
 _STRING = re.compile(r"[\"'](\w+)[\"']")
 _HOOK = re.compile(r"def\s+__getattr(?:ibute)?__\(\s*(\w+)\s*,\s*(\w+)")
+_OWN_NAMES = r"\bfor\s+(\w+)\b[^\n:]*\bin\s[^\n]*(?:\b(?:dir|vars|getmembers)\(|\.__dict__\b)"
+"""Loops over what a class has already."""
 _EMPTY = BodyTable({}, [])
 
 
@@ -125,12 +127,20 @@ class Members:
         node = parse_expression(source)
         if isinstance(node, ast.Subscript):
             node = node.value
-        if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] in ("namedtuple", "NamedTuple"):
+        made = dotted_name(node.func).rpartition(".")[2] if isinstance(node, ast.Call) else ""
+        if made in ("namedtuple", "NamedTuple"):
             return "typing.NamedTuple"
-        if isinstance(node, ast.Call) and dotted_name(node.func).rpartition(".")[2] == "with_metaclass":
+        if isinstance(node, ast.Call) and made == "with_metaclass":
             node = node.args[1] if len(node.args) == 2 else None  # six: `with_metaclass(Meta, Base)` derives from Base
+        match node:
+            case ast.Call(args=[_, ast.Tuple(elts=[base]), ast.Dict(keys=[])]) if made in ("type", "ABCMeta"):
+                node = base  # `ABCMeta("Base", (object,), {})`
         name = dotted_name(node)
         found = self.model.expression(where, name) if name else None
+        if isinstance(found, Found) and found.symbol.kind is SymbolKind.VALUE and found.symbol.value:
+            located = self.definitions.locate(found.symbol)
+            value = found.symbol.value if located is not None and located.binding.source else ""
+            return self._base(Where(located.table), value) if located is not None and "(" in value else None
         if isinstance(found, Open):
             return found.compiled or None
         if not isinstance(found, Found):
@@ -152,11 +162,17 @@ class Members:
         found = self._by_metaclass(lineage, name)
         if found is not None:
             return found
-        gap = self._decorated(lineage, name) or self._gap(lineage)
+        decorated = self._decorated(lineage, name)
+        gap = decorated or self._gap(lineage, name)
         if gap is not None:
-            likely = self._refused(lineage, name) if lineage.complete else self._bases_are_named(lineage)
-            absent = Absent(symbol.dotted, name, symbol.file, symbol.line, provider=gap.provider)
-            return Open(gap.why, absent if likely else None)
+            of_base = gap.provider is Provider.BASE or not lineage.complete
+            by_items = not of_base and self._refused(lineage, name)
+            likely = self._bases_are_named(lineage) if of_base else by_items is not None
+            provider = Provider.ITEMS if by_items else gap.provider
+            absent = Absent(symbol.dotted, name, symbol.file, symbol.line, provider=provider)
+            on_class = (self.dynamic(each, instances=False) is None for each in lineage.classes)
+            certain = lineage.complete and not decorated and all(on_class)
+            return Open(gap.why, absent if likely else None, absent if certain else None)
         if hasattr(object, name) or name in ("__dict__", "__module__", "__name__", "__qualname__", "__annotations__"):
             return Found(self.definitions.outside(f"builtins.object.{name}"))
         return Absent(symbol.dotted, name, symbol.file, symbol.line)
@@ -172,30 +188,33 @@ class Members:
                 return False
         return True
 
-    def _refused(self, lineage: ClassLineage, name: str) -> bool:
-        """Whether only `__getattr__` may give a name, raises for some, asks nothing else for it, and its file does not
-        hold this one as a string, not even without an ending that it cuts off: `pad_token_id` for "pad_token" and
-        "_id"."""
+    def _refused(self, lineage: ClassLineage, name: str) -> bool | None:
+        """Whether `__getattr__` looks in items of the instance for a name that nothing else may give; None if it may
+        give this one in another way. It raises for some, asks nothing else, and its file does not hold this one as a
+        string, not even without an ending that it cuts off: `pad_token_id` for "pad_token" and "_id"."""
         hooked = [(each, gap) for each in lineage.classes if (gap := self.dynamic(each)) is not None]
         known = (python_class(each) for each in lineage.ancestors if isinstance(each, str))
         is_mapping = any(each is not None and issubclass(each, Mapping) for each in known)
+        by_items = False
         for ancestor, gap in hooked:
             located, scope = self.definitions.locate(ancestor), self.definitions.scope(ancestor)
             hooks = [item for hook in _HOOKS for item in (scope.bindings.get(hook, ()) if scope is not None else ())]
             if not hooks and gap.provider in (Provider.STUB, Provider.VALUES):
                 continue  # a stub that may lack something, `setattr(self, key, value)`: no methods that were there
             if located is None or not hooks:
-                return False
+                return None
             blocks = [self.store.block(located.table.path, item.start, item.end) for item in hooks]
-            if any(_delegates(block, is_mapping=is_mapping) for block in blocks):
-                return False
+            asked = [_looks_in_items(block, is_mapping=is_mapping) for block in blocks]
+            if None in asked:
+                return None
+            by_items = by_items or True in asked
             body = "".join(blocks)
             endings = ["", *(text for text in _STRING.findall(body) if name.endswith(text))]
             held = _STRING.findall(_NO_NAMES.sub("", self.store.source.read(ancestor.file).decode("utf-8", "replace")))
             raises = "AttributeError" in body or "object.__getattribute__(" in body
             if not raises or {name.removesuffix(ending) for ending in endings} & set(held):
-                return False
-        return bool(hooked)
+                return None
+        return by_items if hooked else None
 
     def own(self, ancestor: Ancestor, name: str) -> Resolution | None:
         """Find an attribute in one class, without its bases; None if it says nothing of it."""
@@ -283,8 +302,8 @@ class Members:
                         return found
         return None
 
-    def _gap(self, lineage: ClassLineage) -> Gap | None:
-        if not lineage.complete:
+    def _gap(self, lineage: ClassLineage, name: str) -> Gap | None:
+        if not lineage.complete or any(may_set(each, name) for each in lineage.outside):
             why = f"{lineage.classes[0].dotted} has a base that is not part of this distribution"
             return Gap(why, Provider.BASE)
         gap = next((gap for each in lineage.classes if (gap := self.dynamic(each)) is not None), None)
@@ -294,8 +313,9 @@ class Members:
         return gap
 
     def _decorated(self, lineage: ClassLineage, name: str) -> Gap | None:
-        """Why a decorator of a class may put the name on it: `cls.name = ...`, `setattr(cls, name, ...)`."""
-        puts = rf"\.{re.escape(name)}\s*=[^=]|\bsetattr\([^\n]*[\"']{re.escape(name)}[\"']|\bsetattr\(\s*\w+\s*,\s*\w"
+        """Why a decorator of a class may put the name on it: `cls.name = ...`, `setattr(cls, name, ...)`, if that does
+        not go through what the class has: `for name in dir(cls)`."""
+        puts = rf"\.{re.escape(name)}\s*=[^=]|\bsetattr\([^\n]*[\"']{re.escape(name)}[\"']"
         for ancestor in lineage.classes:
             located = self.definitions.locate(ancestor)
             for source in located.binding.decorators if located is not None else ():
@@ -305,23 +325,25 @@ class Members:
                 made = self.definitions.locate(found.symbol)
                 if made is None:
                     continue
-                if re.search(puts, self.store.block(made.table.path, made.binding.start, made.binding.end)):
+                block = self.store.block(made.table.path, made.binding.start, made.binding.end)
+                computed = set(re.findall(r"\bsetattr\(\s*\w+\s*,\s*(\w+)", block))
+                if re.search(puts, block) or not computed <= set(re.findall(_OWN_NAMES, block)):
                     return Gap(f"{ancestor.dotted} is changed by @{source.partition('(')[0]}")
         return None
 
-    def dynamic(self, symbol: Symbol, *, hooks: bool = True) -> Gap | None:
-        """Why a class may have what stands nowhere; None if it has not. hooks: a `__getattr__` counts."""
+    def dynamic(self, symbol: Symbol, *, instances: bool = True) -> Gap | None:
+        """Why a class may have what stands nowhere; None if it has not. instances: what only they may have counts."""
         located = self.definitions.locate(symbol)
         scope = self.definitions.scope(symbol)
         if located is None or scope is None:
             return Gap("unknown class")
         if located.table.path.endswith(".pyi"):
             return Gap(f"{symbol.dotted} is compiled, and its stub may lack something", Provider.STUB)
-        if hooks and any(hook in scope.bindings for hook in _HOOKS):
+        if instances and any(hook in scope.bindings for hook in _HOOKS):
             hook = next(hook for hook in _HOOKS if hook in scope.bindings)
             return Gap(f"{symbol.dotted} has a {hook}", Provider.HOOK)
         instance = self.store.instance(located.table, located.binding)
-        if instance.dynamic:
+        if instance.dynamic and (instances or instance.of_class):
             return Gap(f"{symbol.dotted}.{instance.dynamic}", Provider.VALUES)
         simple = symbol.name
         if any(target == simple and attribute == "*" for target, attribute, _, _ in located.table.patches):
@@ -366,14 +388,20 @@ class Members:
         return False
 
 
-def _delegates(hook: str, *, is_mapping: bool) -> bool:
-    """Whether a `__getattr__` asks another object or a table for the name: `getattr(self.inner, name)`, `x[name]`.
+def _looks_in_items(hook: str, *, is_mapping: bool) -> bool | None:
+    """Whether a `__getattr__` looks for the name in items that the instance has: `self.fields[name]`; None if it asks
+    another object or a table of the module: `getattr(self.inner, name)`, `TABLE[name]`.
 
     pandas asks the object itself, `self[name]`: that finds columns, and no method. A mapping has items by its names."""
     found = _HOOK.search(hook)
     own, name = (found[1], rf"\s*{found[2]}\b") if found else ("(?!)", "(?!)")
-    tables = rf"(?<!\w)(?!{'(?!)' if is_mapping else own}\[)[\w.]+\[{name}\s*\]"
-    return re.search(rf"\bgetattr\(\s*[^\n]*,{name}|{tables}|\.get\({name}", hook) is not None
+    if re.search(rf"\bgetattr\(\s*[^\n]*,{name}", hook):
+        return None
+    tables = re.findall(rf"(?<![\w.])([\w.]*)(?:\[|\.get\(){name}", hook)
+    tables = [each for each in tables if is_mapping or each != own]
+    roots = {each.partition(".")[0] for each in tables}
+    own_roots = all(root == own or re.search(rf"\b{root}(?: in\b| = )", hook) for root in roots)
+    return bool(tables) if own_roots else None
 
 
 def _merge(lines: list[list[Ancestor]]) -> list[Ancestor]:

@@ -158,7 +158,7 @@ class Operators:
             found = self._says(ancestor, name)
             if found is not None:
                 return found
-        if not lineage.complete or any(self.members.dynamic(each, hooks=False) for each in lineage.classes):
+        if not lineage.complete or any(self.members.dynamic(each, instances=False) for each in lineage.classes):
             return None
         return name == "__hash__"
 
@@ -195,8 +195,13 @@ class Operators:
                 items = scope.bindings.get(name, []) if scope is not None else []
                 if found.symbol.binding == "cached-property" or not items or items[-1].kind == "value":
                     return ""
-                accessors = [each for item in items for each in item.decorators]
-                return "" if f"{name}.{verb}" in accessors else f"it is a property without a {verb}"
+                accessor = next((item for item in reversed(items) if f"{name}.{verb}" in item.decorators), None)
+                located = self.members.definitions.locate(ancestor)
+                facts = self.members.store.function(located.table, accessor) if accessor and located else None
+                only = (
+                    f" only raises {facts.refuses or facts.refusal_type}" if facts and facts.refuses is not None else ""
+                )
+                return f"it is a property without a {verb}" if facts is None else only and f"its {verb}{only}"
             if found is not None:
                 return ""
         if not lineage.complete:

@@ -67,6 +67,9 @@ class Signatures:
                         ]
                 elif "=" in source or ":" in source:
                     parameters = _with_old_names(parameters, source)
+                if self.decorators.names_positions(where, source):
+                    named = [replace(each, kind="positional") for each in parameters if each.kind == "keyword-only"]
+                    parameters = [*(each for each in parameters if each.kind != "keyword-only"), *named]
                 exact = exact and self.decorators.keeps(where, source)
             return Signature(tuple(parameters), facts.returns, exact)
         if located is not None and symbol.kind is SymbolKind.VALUE:

@@ -191,7 +191,7 @@ class TreeStore:
             node = definition(block)
             if isinstance(node, ast.ClassDef):
                 return tuple(read_class(node, Lines(block), binding.start - block.startswith("if 1:\n")))
-            return {}, "" if binding.extra == "call" else "unreadable"
+            return {}, "" if binding.extra == "call" else "unreadable", binding.extra != "call"
 
         return ClassTable._make(self.answer((table.path, "class", binding.line), read))
 

@@ -123,6 +123,7 @@ class Provider(StrEnum):
     BASE = "a base of another distribution"
     COMPUTED = "code that computes names"
     HOOK = "its __getattr__"
+    ITEMS = "the items that its __getattr__ looks in"
     METACLASS = "the __getattr__ of its metaclass"
     STAR = "a star import"
     STUB = "the compiled class"
@@ -153,6 +154,8 @@ class Open:
     why: str
     beside: Absent | None = None
     """What would be absent if no base class outside of the tree had it, and no `__getattr__` gave it."""
+    of_class: Absent | None = None
+    """What a class itself lacks, whatever its instances may have."""
     compiled: str = ""
     """Dotted path of a name of a compiled module, whose nature nobody can read."""
 

@@ -29,7 +29,6 @@ from tooling.python.symbols.symbol import (
     Keyword,
     Open,
     Parameter,
-    Provider,
     Signature,
     Symbol,
     SymbolKind,
@@ -114,9 +113,9 @@ def _lookup(resolution: Resolution, *, receiver: str, by_class: bool = False) ->
             return Lookup(found=(Resolved(symbol, unbound, deprecated, receiver),))
         case Absent():
             return Lookup(absent=(resolution,))
-        case Open(why, beside):
-            if by_class and beside is not None and beside.provider is Provider.HOOK:
-                return Lookup(absent=(beside,))  # the `__getattr__` of a class is asked by its instances
+        case Open(why, beside, of_class):
+            if by_class and of_class is not None:
+                return Lookup(absent=(of_class,))
             return Lookup(open=why or "not known", beside=(beside,) if beside is not None else ())
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.verdicts.case import JudgedUse
 
 _RUNS_IT = frozenset({Action.CALL, Action.DECORATE, Action.SUBCLASS})
-_NAMES_IT = frozenset({Action.IMPORT, Action.READ, Action.STRING})
+_NAMES_IT = frozenset({Action.IMPORT, Action.READ, Action.STRING, Action.ISINSTANCE, Action.EXCEPT})
 _WHOLE_PATH = frozenset({Action.IMPORT, Action.STRING})
 
 

@@ -322,7 +322,10 @@ def _gone_from_here(case: JudgedUse) -> Iterator[UseProblem]:
     before, absent = case.before.found[0].symbol, case.after.beside[0]
     if not before.file or mentions(case.old, before.file, rf"super\(.*?\)\.{re.escape(absent.name)}\b"):
         return
-    if absent.provider is Provider.VALUES and before.kind is not SymbolKind.FUNCTION:
+    is_data = before.kind is not SymbolKind.FUNCTION or (
+        "property" in before.binding and absent.provider is Provider.ITEMS
+    )
+    if is_data and absent.provider in (Provider.VALUES, Provider.ITEMS):
         return  # `setattr(self, key, value)` for settings that are passed
     if by_name and before.kind is SymbolKind.VALUE and not before.value:
         return  # it was made when the module was loaded, and may be so still
@@ -343,7 +346,7 @@ def _no_instance_has_it(case: JudgedUse) -> bool:
     repository, and the receiver's file does not make it from a string (`register_buffer`). A method that fewer classes
     have than before is taken to go, though some derived class still has it."""
     target = case.use.target
-    if not isinstance(target, Attribute) or not isinstance(target.base, InstanceOf | Called):
+    if not isinstance(target, Attribute):
         return False
     receivers = {met.receiver for met in case.before.found if met.receiver}
     if any(case.context.extended(owner, target.name) for owner in receivers):

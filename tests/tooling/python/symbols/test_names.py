@@ -144,7 +144,8 @@ def test_all_may_be_imported(package):
         ("raise AttributeError(name)", True),
         ("if name == 'a': return getattr(self, 'b')\n        raise AttributeError(name)", True),
         ("try: return getattr(self.inner, name)\n        except AttributeError: raise AttributeError(name)", False),
-        ("try: return self.inner[name]\n        except KeyError: raise AttributeError(name)", False),
+        ("try: return self.inner[name]\n        except KeyError: raise AttributeError(name)", True),
+        ("try: return TABLE[name]\n        except KeyError: raise AttributeError(name)", False),
     ],
 )
 def test_a_getattr_that_asks_another_object_refuses_nothing(package, body, refused):
