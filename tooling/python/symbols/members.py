@@ -306,11 +306,7 @@ class Members:
         if not lineage.complete or any(may_set(each, name) for each in lineage.outside):
             why = f"{lineage.classes[0].dotted} has a base that is not part of this distribution"
             return Gap(why, Provider.BASE)
-        gap = next((gap for each in lineage.classes if (gap := self.dynamic(each)) is not None), None)
-        if gap is not None and gap.provider is Provider.HOOK:  # the class itself may be answered for, too
-            kinds = (kind for each in lineage.classes for kind in self.metaclasses(each))
-            return gap._replace(provider=Provider.METACLASS) if any(map(self._strange, kinds)) else gap
-        return gap
+        return next((gap for each in lineage.classes if (gap := self.dynamic(each)) is not None), None)
 
     def _decorated(self, lineage: ClassLineage, name: str) -> Gap | None:
         """Why a decorator of a class may put the name on it: `cls.name = ...`, `setattr(cls, name, ...)`, if that does

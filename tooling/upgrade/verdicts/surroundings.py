@@ -31,6 +31,7 @@ class Surroundings:
         self._tried: dict[tuple[str, int], list[Use]] = defaultdict(list)
         self._stars: dict[str, set[str]] = defaultdict(set)
         self._imported: dict[str, set[str]] = defaultdict(set)
+        self._bound: dict[str, set[str]] = defaultdict(set)
         self._assigned: dict[str, list[Use]] = defaultdict(list)
         self._apart = {file.path for file in files if file.apart}
         self.extensions = {each.owner.dotted: each for file in files for each in file.extensions}
@@ -50,6 +51,7 @@ class Surroundings:
                     self._stars[path].add(use.target.dotted)
                 elif use.action is Action.IMPORT and isinstance(use.target, Name):
                     self._imported[path].add(use.target.dotted)
+                    self._bound[path].add(use.symbol_text.rpartition(" ")[2])
 
     @once(meanwhile=Alternatives())  # a use inside asks for nothing of its own statement
     def alternatives(self, path: str, number: int) -> Alternatives:
@@ -85,9 +87,9 @@ class Surroundings:
 
     def starred(self, use: Use) -> str:
         """Module whose star import alone binds the name that a use spells."""
-        name, path = imported_name(use), use.place.path
-        module = name.rpartition(".")[0]
-        return module if module in self._stars[path] and name not in self._imported[path] else ""
+        module, _, name = imported_name(use).rpartition(".")
+        by_star = module in self._stars[use.place.path] and name == use.symbol_text.partition("(")[0]
+        return module if by_star and name not in self._bound[use.place.path] else ""
 
     def names_in(self, path: str) -> frozenset[str]:
         """Dotted paths of what a file imports."""

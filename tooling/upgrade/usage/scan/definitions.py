@@ -201,7 +201,7 @@ class DefinitionReader:
             elif name in _BINDINGS:
                 binding = _BINDINGS[name]
             elif name not in _NEUTRAL and name not in SKIPS and not name.startswith("pytest.mark"):
-                others.append(self.walk.node("name", name) if name else target)
+                others.append(self.walk.node("name", name) if name else value)
         return binding, tuple(others), tuple(conditions)
 
     def _parameters(
