@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from typing import TYPE_CHECKING
 
-from tooling.python.source import FunctionNode, Lines, dotted_name, methods_in
+from tooling.python.source import FunctionNode, Lines, dotted_name, methods_in, string_of
 from tooling.python.tables import ClassTable
 
 if TYPE_CHECKING:
@@ -178,19 +179,16 @@ def _assigned(method: FunctionNode, receiver: str, lines: Lines) -> Iterator[tup
                     yield target.attr, "", "", node.lineno  # type: ignore[attr-defined]  # checked by _of_receiver
         elif isinstance(node, ast.Call):
             # `self.register_buffer("name", ...)`, `setattr(self, "name", ...)` and the like
-            name = dotted_name(node.func)
-            first = node.args[0] if node.args else None
+            name, first = dotted_name(node.func), node.args[0] if node.args else None
+            text: str | None = None
             if name.startswith(f"{receiver}.register_") or name == f"{receiver}.add_module":
-                if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                    yield first.value, "", "", node.lineno
+                text = string_of(first)
             elif name in ("setattr", "object.__setattr__", "super().__setattr__") and len(node.args) == 3:
-                second = node.args[1]
-                if (
-                    dotted_name(first) == receiver
-                    and isinstance(second, ast.Constant)
-                    and isinstance(second.value, str)
-                ):
-                    yield second.value, "", "", node.lineno
+                text = string_of(node.args[1]) if dotted_name(first) == receiver else None
+            elif first is not None and (put := re.fullmatch(rf"{receiver}\.(\w+)\.(?:append|add)", name)):
+                yield f"{put[1]}[]", lines.short(first), "", node.lineno
+            if text:
+                yield text, "", "", node.lineno
 
 
 def _targets(target: ast.expr, value: ast.expr, receiver: str, lines: Lines) -> Iterator[tuple[str, str, str, int]]:
@@ -201,6 +199,8 @@ def _targets(target: ast.expr, value: ast.expr, receiver: str, lines: Lines) -> 
             if _of_receiver(part, receiver):
                 source = f"({lines.short(value)})[{index}]"
                 yield part.attr, source, "", part.lineno  # type: ignore[attr-defined]  # checked by _of_receiver
+    elif isinstance(target, ast.Subscript) and _of_receiver(target.value, receiver):
+        yield f"{target.value.attr}[]", lines.short(value), "", target.lineno  # type: ignore[attr-defined]  # checked here
 
 
 def _loop_targets(node: ast.With | ast.AsyncWith | ast.For | ast.AsyncFor) -> list[ast.expr]:
@@ -222,17 +222,8 @@ def _dynamic(method: FunctionNode, receiver: str, complete: bool) -> str:
     for node in ast.walk(method):
         if not isinstance(node, ast.Call):
             continue
-        if dotted_name(node.func) == f"{receiver}.__dict__.update" or _updates_vars(node, receiver):
+        if ast.unparse(node.func) in (f"{receiver}.__dict__.update", f"vars({receiver}).update"):
             return f"{method.name}() writes __dict__"
     targets = [each for node in ast.walk(method) if isinstance(node, ast.Assign) for each in node.targets]
     stored = [each.value if isinstance(each, ast.Subscript) else each for each in targets]
     return f"{method.name}() writes __dict__" if f"{receiver}.__dict__" in map(dotted_name, stored) else ""
-
-
-def _updates_vars(node: ast.Call, receiver: str) -> bool:
-    function = node.func
-    if not (isinstance(function, ast.Attribute) and function.attr == "update" and isinstance(function.value, ast.Call)):
-        return False
-    return dotted_name(function.value.func) == "vars" and any(
-        dotted_name(arg) == receiver for arg in function.value.args
-    )

@@ -85,7 +85,7 @@ def container_method(values: Values, name: str) -> Values | None:
         return made.get(name)
     if kind.name in ("list", "set"):
         return {"pop": kind.items[0], "copy": values}.get(name)
-    return None
+    return container("iterator", [OPEN, kind.items[0]]) if (kind.name, name) == ("awaitable", "__await__") else None
 
 
 OPEN = Values((), open=True)
@@ -133,7 +133,7 @@ def of_python(name: str, arguments: Sequence[Values]) -> Values:
     if CONTAINERS.get(name) == "dict":
         return container("dict", [first, arguments[1] if len(arguments) > 1 else OPEN])
     if name in CONTAINERS:
-        return container(CONTAINERS[name], [first])
+        return container(CONTAINERS[name], [first, arguments[2]] if name == "Generator" and arguments[2:] else [first])
     if name == "Optional":
         return union([first, NONE])
     if name == "Union":

@@ -20,7 +20,7 @@ from tooling.python.access_paths import (
     SuperOf,
     Unknown,
 )
-from tooling.python.symbols.annotations import OPEN, AnnotationReader, awaited, container_method, union
+from tooling.python.symbols.annotations import OPEN, AnnotationReader, after, container_method, union
 from tooling.python.symbols.definitions import Where, external
 from tooling.python.symbols.symbol import (
     Absent,
@@ -160,7 +160,7 @@ class PathFollower:
 
     def _on_awaited(self, step: Awaited) -> Outcome:
         base = self.follow(step.base)
-        return awaited(self._forced(base)) if isinstance(base, Values) else base
+        return self.inference.awaited(self._forced(base)) if isinstance(base, Values) else base
 
     def _on_iterated(self, step: Iterated) -> Outcome:
         base = self.follow(step.base)
@@ -208,8 +208,7 @@ class PathFollower:
             else Values((kind,))
             for kind in values.types
         ]
-        result = union(parts)
-        return replace(result, open=result.open or values.open, inferred=result.inferred or values.inferred)
+        return after(values, parts)
 
     def unpacked(self, access_path: AccessPath) -> int | None:
         """How many values it unpacks into, where that is sure."""

@@ -140,9 +140,8 @@ class TypeInference:
         """Return the values behind names and properties; names that stand for each other end in open."""
         if not any(_stands_for_another(each) for each in values.types):
             return values
-        return after(
-            values, [self.force(each) if _stands_for_another(each) else Values((each,)) for each in values.types]
-        )
+        parts = [self.force(each) if _stands_for_another(each) else Values((each,)) for each in values.types]
+        return after(values, parts)
 
     def _class_named(self, dotted: str) -> Symbol | None:
         found = self.model.resolve(dotted) if dotted else None
@@ -187,14 +186,19 @@ class TypeInference:
             binding = next((item for item in scope.bindings.get(method, ()) if item.kind.endswith("def")), None)
             facts = self.model.store.function(located.table, binding) if binding is not None else None
             parts.append(self.expressions.infer(Body(where, facts, receiver, "method"), source))
-        return union(parts)
+        found = union(parts)
+        if len(found.types) == 1 and isinstance(kind := found.types[0], Container) and kind.items[-1] == OPEN:
+            put = self._assigned(owner, f"{name}[]", receiver)  # `self.rows.append(Row())`; others may put more there
+            if put.types:
+                items = (*kind.items[:-1], replace(put, open=True, inferred=True))
+                return replace(found, types=(replace(kind, items=items),))
+        return found
 
     # Calls
 
     def called(self, values: Values) -> Values:
         """`value(...)`."""
-        parts = [self._called(kind) for kind in values.types if kind != Builtin("NoneType")]
-        return after(values, parts or [OPEN])
+        return after(values, [self._called(kind) for kind in values.types if kind != Builtin("NoneType")])
 
     def _called(self, kind: Type) -> Values:
         if isinstance(kind, Instance):
@@ -271,8 +275,8 @@ class TypeInference:
             items = union(
                 self.expressions.infer(body, source) if not source.startswith("*") else OPEN for source in facts.yields
             )
-            name = "async-iterator" if facts.is_async else "iterator"
-            return replace(container(name, [items]), inferred=True)
+            name, given = ("async-iterator", []) if facts.is_async else ("iterator", [self._by_returns(body, facts)])
+            return replace(container(name, [items, *given]), inferred=True)
         else:
             value = self._by_returns(body, facts)
         return container("awaitable", [value]) if facts.is_async and not facts.is_generator else value
@@ -288,10 +292,18 @@ class TypeInference:
 
     # Steps
 
+    def awaited(self, values: Values) -> Values:
+        """`await value`, of a coroutine or of an instance that has `__await__`."""
+        parts = []
+        for kind in values.types:
+            made = self._by_method(kind.symbol, "__await__") if isinstance(kind, Instance) else OPEN
+            given = [each.items[-1] for each in made.types if isinstance(each, Container) and each.items[1:]]
+            parts.append(union(given) if given else awaited(Values((kind,))))
+        return after(values, parts)
+
     def entered(self, values: Values) -> Values:
         """Return the target of a `with`."""
-        parts = [self._entered(kind) for kind in values.types if kind != Builtin("NoneType")]
-        return after(values, parts)
+        return after(values, [self._entered(kind) for kind in values.types if kind != Builtin("NoneType")])
 
     def _entered(self, kind: Type) -> Values:
         if isinstance(kind, Container):
@@ -306,8 +318,7 @@ class TypeInference:
 
     def item(self, values: Values, key: str | int | None) -> Values:
         """`value[key]`."""
-        parts = [self._item(kind, key) for kind in values.types if kind != Builtin("NoneType")]
-        return after(values, parts)
+        return after(values, [self._item(kind, key) for kind in values.types if kind != Builtin("NoneType")])
 
     def _item(self, kind: Type, key: str | int | None) -> Values:
         if isinstance(kind, Container):
@@ -499,7 +510,7 @@ class ExpressionInference:
         return self.steps.called(self._infer(body, node.func))
 
     def _on_await(self, body: Body, node: ast.Await) -> Values:
-        return awaited(self._infer(body, node.value))
+        return self.steps.awaited(self._infer(body, node.value))
 
     def _on_ifexp(self, body: Body, node: ast.IfExp) -> Values:
         return union([self._infer(body, node.body), self._infer(body, node.orelse)])
@@ -523,6 +534,11 @@ class ExpressionInference:
         values = [self._infer(body, value) for value in node.values]
         return container("dict", [OPEN, union(values) if values else OPEN])
 
+    def _on_set(self, body: Body, node: ast.Set | ast.SetComp) -> Values:
+        return Values((Builtin("set"),))
+
+    _on_setcomp = _on_set
+
     def _on_listcomp(self, body: Body, node: ast.ListComp) -> Values:
         return container("list", [self._element(body, node, node.elt)])
 
@@ -533,7 +549,10 @@ class ExpressionInference:
         return container("dict", [OPEN, self._element(body, node, node.value)])
 
     def _element(self, body: Body, node: ast.ListComp | ast.GeneratorExp | ast.DictComp, element: ast.expr) -> Values:
-        """Infer what a comprehension gives; its own variables are open."""
+        """Infer what a comprehension gives: elements as they come, or what is made of them, its variables open."""
+        first = node.generators[0]
+        if isinstance(element, ast.Name) and isinstance(first.target, ast.Name) and element.id == first.target.id:
+            return self.steps.looped(self._infer(body, first.iter), asynchronous=bool(first.is_async))
         own = {each.id for one in node.generators for each in ast.walk(one.target) if isinstance(each, ast.Name)}
         return self._infer(replace(body, visited=body.visited | own), element)
 

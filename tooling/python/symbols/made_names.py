@@ -319,15 +319,11 @@ class Runtime:
 
 def _hands_on(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
     """Whether a function does more with its parameters than to read items of them."""
-    read = {
-        id(part.value)
-        for part in ast.walk(function)
-        if (isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Load))
-        or (isinstance(part, ast.Attribute) and part.attr in ("items", "keys", "values", "get", "copy"))
-    }
     own = {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
-    named = (part for part in ast.walk(function) if isinstance(part, ast.Name) and part.id in own)
-    return any(id(part) not in read for part in named)
+    read = "items", "keys", "values", "get", "copy"
+    asked = (part for part in ast.walk(function) if isinstance(part, ast.Subscript | ast.Attribute))
+    known = {id(part.value) for part in asked if getattr(part, "attr", "get") in read}
+    return any(isinstance(part, ast.Name) and part.id in own and id(part) not in known for part in ast.walk(function))
 
 
 def _applied(call: Applied) -> object:

@@ -191,7 +191,8 @@ class Container:
 
     name: str
     items: tuple[Values, ...]
-    """One for all but "tuple" (one each; a tuple of any length has name "list") and "dict" (key, value)."""
+    """One for all but "tuple" (one each; a tuple of any length has name "list") and "dict" (key, value). The second of
+    an "iterator" is what the generator returns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -412,7 +412,11 @@ class Resolver:
         if makes_context:
             return one(Held("enter", yielded))
         if decorators:
-            own = any(isinstance(each.value, OwnFunction | OwnClass | OwnInstance) for at in kept for each in self.value(path, at))
+            own = any(
+                isinstance(each.value, OwnFunction | OwnClass | OwnInstance)
+                for at in kept
+                for each in self.value(path, at)
+            )
             if own or facts.is_generator or facts.is_async:
                 return UNKNOWN
             return tuple(
