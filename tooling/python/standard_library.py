@@ -75,8 +75,8 @@ def has_member(known: type, name: str) -> bool:
 def tells_all(dotted: str) -> bool:
     """Whether a class of Python has no attributes but those that it shows, or that its methods set by their names."""
     known = python_class(dotted)
-    if known is None or _is_plain(dotted):
-        return known is not None
+    if known is None or _is_plain(dotted) or known.__module__ == "types":  # a namespace, or module, holds anything
+        return known is not None and _is_plain(dotted)
     hooks = {name for kind in known.__mro__[:-1] for name in ("__getattr__", "__getattribute__") if name in vars(kind)}
     return not hooks and not {"setattr", "vars", "__dict__"} & _names_in_methods(known)
 
