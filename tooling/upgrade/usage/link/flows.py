@@ -283,7 +283,10 @@ class Flows:
     def _entries(self, path: str, number: int) -> list[KeyEntry]:
         """Keys of the mappings that a value may be."""
         return [
-            entry for each in self._value(path, number) if isinstance(each.value, Keys) for entry in each.value.entries
+            replace(entry, evidence=entry.evidence or each.evidence)
+            for each in self._value(path, number)
+            if isinstance(each.value, Keys)
+            for entry in each.value.entries
         ]
 
     def keywords(self, path: str, row: Any) -> Alternatives:
@@ -294,13 +297,38 @@ class Flows:
             return UNKNOWN
         named = {each[0] for each in facts.parameters}
         entries: list[KeyEntry] = []
-        for file, arguments, context in self.callers(OwnFunction(path, row[1])):
+        callers = [] if self._are_taken_out(path, facts) else self.callers(OwnFunction(path, row[1]))
+        for file, arguments, context in callers:
             for span, name, _, literal, value, _ in arguments[0]:
                 if name is not None and name not in named:
                     entries.append(KeyEntry(file, name, span, literal, value, context))
             for number in arguments[4]:
                 entries += [each for each in self._entries(file, number) if each.name not in {*named, each.position}]
         return one(Keys(tuple(dict.fromkeys(entries)))) if entries else UNKNOWN
+
+    def _are_taken_out(self, path: str, facts: FunctionFacts) -> bool:
+        """Whether a decorator of the repository takes keywords out before the function gets them:
+
+        def renamed(**names):
+            def wrap(function):
+                def inner(*args, **kwargs):
+                    for old, new in names.items():
+                        kwargs[new] = kwargs.pop(old)
+                    return function(*args, **kwargs)
+                return inner
+            return wrap
+        """
+        for each in [value for number in facts.decorators for value in self._value(path, number)]:
+            if not isinstance(each.value, OwnFunction):
+                continue
+            lines = self._store.checkout.content(each.value.path).splitlines()
+            for name, inner in self._store.facts(each.value.path).functions.items():
+                rest = next((name for name, kind, _ in inner.parameters if kind == "double-star"), None)
+                if rest is not None and name.startswith(f"{each.value.qualname}."):
+                    taken = re.compile(rb"\b%b\.pop\(|\bdel %b\[" % ((rest.encode(),) * 2))
+                    if any(map(taken.search, lines[inner.line - 1 : inner.end_line])):
+                        return True
+        return False
 
     def positions(self, path: str, row: Any) -> Alternatives:
         """`*args` of a function: what its callers pass beyond its own positional parameters."""

@@ -68,6 +68,7 @@ _ASKED = {
     ("iter", True): "__aiter__",
 }
 """The special method of the repository's own classes that a step calls, by whether it is asynchronous."""
+_ONE_OF = "if the key is that of this one"
 _DISPLAYS = frozenset({"unknown", "none", "list", "dict", "keys"})
 """Kinds of values that a container may begin as which the repository fills."""
 _CONTEXT_MAKERS = frozenset({"contextlib.contextmanager", "contextlib.asynccontextmanager"})
@@ -468,11 +469,7 @@ class Resolver:
             if isinstance(value, Untyped) and kind == "await":
                 return one(UNTYPED)
             if isinstance(value, Keys) and kind == "item":
-                entries = [
-                    entry for entry in value.entries if row[2] in (None, entry.name) or entry.name == f"*{row[2]}"
-                ]
-                parts = [self.value(entry.path, entry.value) for entry in entries]
-                return joined([*parts, UNKNOWN] if row[2] is None else parts) if parts else UNKNOWN
+                return self._of_key(value, row[2])
             if isinstance(value, Held) and kind == "item" and row[2] != SLICE:
                 return value.inside if value.how in ("iter", "dict") else UNKNOWN
             if isinstance(value, OwnInstance) and kind != "await":
@@ -489,6 +486,17 @@ class Resolver:
         found = self._each(self.value(path, row[1]), rule)
         of_keywords = kind == "item" and self._store.facts(path).nodes[row[1]][0] in ("kwargs", "without")
         return one(UNTYPED) if of_keywords and not any(each.value is not None for each in found) else found
+
+    def _of_key(self, mapping: Keys, key: str | int | None) -> Alternatives:
+        """What a mapping holds under a key; under None, a key that nobody knows, any of its values."""
+        entries = [entry for entry in mapping.entries if key in (None, entry.name) or entry.name == f"*{key}"]
+        parts = [self.value(entry.path, entry.value) for entry in entries]
+        if key is not None or not parts:
+            return joined(parts) if parts else UNKNOWN
+        return tuple(  # of mappings that become keywords one is chosen; what is called is any of them
+            replace(each, evidence=each.evidence or _ONE_OF) if isinstance(each.value, Keys) else each
+            for each in joined([*parts, UNKNOWN])
+        )
 
     def _asked(self, value: OwnInstance, row: Any) -> Alternatives:
         """What a special method of the repository's class gives, or a field of a named tuple by its place."""

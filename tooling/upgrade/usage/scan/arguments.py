@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tooling.upgrade.usage.scan.frames import Frame
 
 _LITERAL_LIMIT = 120
-_VALUED = (ast.Name, ast.Attribute, ast.Call, ast.Lambda, ast.List, ast.Tuple)
+_VALUED = (ast.Name, ast.Attribute, ast.Await, ast.Call, ast.Lambda, ast.List, ast.Subscript, ast.Tuple)
 _MAKERS = frozenset(
     {"collections.ChainMap", "collections.OrderedDict", "copy.copy", "copy.deepcopy", "types.MappingProxyType"}
 )

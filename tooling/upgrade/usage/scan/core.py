@@ -211,7 +211,8 @@ class WalkState:
         if row[0] in ("list", "dict"):
             return int(row[1])
         if row[0] == "keys" and row[3] > NONE:
-            return int(row[3])
+            chosen = [value for name, _, _, value, _ in row[1] if name == key and not row[4]]
+            return self.either(chosen) if chosen else int(row[3])
         return self.step("item", base, key)
 
     # -------------------------------------------------------------------------------------------------------- names
