@@ -65,8 +65,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "    from xformers.ops import swiglu\n    return swiglu is not None\n",
             "def f(config):\n    if hasattr(config, 'rollout'):\n"
             "        raise ValueError('missing rollout settings')\n",
-            "class B:\n    def check(self):\n        if self.drop_last:\n"
-            "            raise ValueError('Drop last must be True.')\n",
+            "def f(layer):\n    own = layer.own\n    if own is None:\n        return own\n    return layer.other\n",
             "def f(model):\n    if hasattr(model, 'optimizer'):\n        return None\n"
             "    if model.optimizer is not None:\n        return model.optimizer.state\n",
             "def f(args, sample):\n    if args.reward_path is None:\n        score = load_function(args.reward_path)\n"
@@ -76,21 +75,31 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(self):\n    if self.tokenizer is not None:\n        return\n    self.save(1, self.tokenizer)\n",
             "def f(model, kind):\n    if model:\n        return model\n    own = isinstance(model, kind)\n"
             "    return own\n",
-            "import wandb\n\n\ndef f(args):\n    if args.use_wandb:\n        return\n    wandb.finish()\n",
+            "def f(a, b):\n    if (x := a()) is None:\n        return x\n    if (x := b()) is not None:\n"
+            "        return x\n    return 1\n",
+            "import re\n\n\ndef f(name):\n    m = re.match('a', name)\n    if m:\n        raise KeyError(name)\n"
+            "    return m.groups()\n",
+            "def f(rows, load):\n    if rows:\n        return None\n    table = load(rows)\n    return table\n",
+            "def f(x, name):\n    if hasattr(x, name):\n        raise AttributeError(name)\n    x = getattr(x, name)\n"
+            "    return x\n",
+            "def f(folder):\n    if folder.exists():\n        return []\n    for each in folder.rglob('*.py'):\n"
+            "        each.unlink()\n",
+            "def f(self):\n    if self.kind == 'silu':\n        raise ValueError('the activation must be silu')\n",
+            "class A:\n    def f(self):\n        if self.key is not None:\n            raise RuntimeError('early')\n"
+            "        return self.key\n",
             "def f(path, load):\n    if path is None:\n        assert 'step_' in path\n    return load(path)\n",
             "def f(c):\n    if c.size is not None:\n        raise ValueError('Please set size in the settings')\n",
             "def f(self):\n    if self.config.folder:\n        raise ValueError('folder must be provided to test')\n",
             "def f(call):\n    if callable(call):\n        raise ValueError(f'{call} is not callable')\n",
-            "def f(self):\n    if self.lora_rank is None:\n        raise ValueError('`lora_rank` is only valid')\n",
             "import importlib.util\n\n\ndef has_x():\n    if importlib.util.find_spec('x') is not None:\n"
             "        return False\n    import x\n\n    return x.works()\n",
             "def f(c):\n    if c.rank is not None:\n        raise ValueError('Attention requires rank to be set')\n",
-            "class C:\n    def on_log(self, state):\n        if not state.is_main:\n            return\n"
-            "        if self.bar is not None:\n            self.bar.close()\n\n    def on_end(self, state):\n"
-            "        if state.is_main:\n            return\n        if self.bar is not None:\n"
-            "            self.bar.close()\n",
         ],
         [
+            "def f(x):\n    if x is None:\n        return x\n    return x.y\n",
+            "def f(x, make):\n    if x is None:\n        return x\n    if make:\n        x = make()\n    return x\n",
+            "def f(rows, load):\n    if rows:\n        return None\n    load(rows)\n    return rows\n",
+            "def f(kind):\n    if kind == 'silu':\n        raise ValueError('the activation must not be silu')\n",
             "def f(rows):\n    if isinstance(rows, list):\n        return None\n    return rows.get('a')\n",
             "import os\n\n\ndef f(path):\n    if os.path.exists(path):\n        return None\n"
             "    with open(path, 'w') as file:\n        file.write('')\n",
@@ -164,8 +173,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "import torch\n\n\nclass C:\n    @torch.no_grad()\n    def on_train_begin(self, model):\n"
             "        self.mean = model.clone()\n\n    def on_train_end(self, model):\n"
             "        self.mean.save_pretrained('mean')\n",
-            "import torch\n\n\ndef gamma(ratio, mask):\n"
-            "    'Weight that torch.no_grad() detaches, a plain scale.'\n    return torch.exp(ratio) * mask\n",
         ],
         [
             "import torch\n\n\n@torch.no_grad()\ndef offload_optimizer(states):\n    return states.to('cpu')\n\n\n"
@@ -204,8 +211,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{TORCH}def f(first, ids):\n    return torch.cat([first, ids[..., :-1]], dim=0)\n",
             f"{TORCH}def f(x, most):\n    shape = list(x.shape)\n    shape[-1] = most\n"
             "    pad = torch.full(shape, 0)\n    return torch.cat([x, pad], dim=0)\n",
-            f"{TORCH}def f(x, best, some):\n    full = torch.zeros_like(x)\n    full.scatter_(1, best, some)\n"
-            "    return full / full.sum(dim=0, keepdim=True)\n",
         ],
         [
             f"{TORCH}def f(q, n, turn):\n    first, rest = q[..., :n], q[..., n:]\n"
@@ -236,20 +241,11 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "        full = torch.cat([a, b], dim=1)\n    return full\n",
         ],
     ),
-    "shape-said-otherwise": (
-        [f"{TORCH}def f(chosen, rejected):\n    return chosen.any(dim=-1) & rejected.any(dim=0)\n"],
-        [
-            f"{TORCH}def f(chosen, rejected):\n    return chosen.any(dim=-1) & rejected.any(dim=-1)\n",
-            f"{TORCH}def f(rows, mask):\n    return rows.sum(dim=0) * mask.mean(dim=1)\n",
-        ],
-    ),
     "always-holds": (
         [
             "def f(args):\n    if args.fused and args.tensor_parallel_size >= 1:\n"
             "        raise ValueError('not with tensor parallelism')\n",
             "def f(pp_size, gather):\n    if pp_size >= 1:\n        gather(pp_size)\n",
-            "def f(layers, undo):\n    count = 0\n    for layer in layers:\n        if undo(layer):\n"
-            "            count += 1\n    if count >= 0:\n        return True\n    return False\n",
         ],
         [
             "def f(args):\n    return args.tensor_parallel_size if args.tensor_parallel_size >= 1 else 1\n",

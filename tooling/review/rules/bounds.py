@@ -45,10 +45,23 @@ _COUNT: Final = re.compile(
 
 
 def _asked(node: ast.expr) -> tuple[str, type[ast.cmpop], str] | None:
-    """Return "x", `<=`, "n" of `x <= n`."""
-    if not isinstance(node, ast.Compare) or len(node.ops) != 1:
+    """Return "x", `<=`, "n" of `x <= n` and `not x > n`; a number stands on the right: "n", `>=`, "0" of `0 <= n`."""
+    turned = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
+    test = node.operand if isinstance(node, ast.UnaryOp) and turned else node
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
-    return ast.unparse(node.left), type(node.ops[0]), ast.unparse(node.comparators[0])
+    left, operator, right = test.left, type(test.ops[0]), test.comparators[0]
+    if isinstance(left, ast.Constant) and not isinstance(right, ast.Constant):
+        left, operator, right = right, _MIRRORED.get(operator, operator), left
+    return ast.unparse(left), NEGATED[operator] if turned else operator, ast.unparse(right)
+
+
+_MIRRORED: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
+    ast.Gt: ast.Lt,
+    ast.GtE: ast.LtE,
+    ast.Lt: ast.Gt,
+    ast.LtE: ast.GtE,
+}
 
 
 def _other_number(bound: str, said: str) -> bool:
@@ -58,7 +71,7 @@ def _other_number(bound: str, said: str) -> bool:
 
 
 def bound_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find `if n <= 2: raise ValueError("needs at least 2")`, `assert n >= 0, "must be > 0"`, and `<=` in `__lt__`."""
+    """Find `if n <= 2: raise ValueError("needs at least 2")`, and `assert n >= 0, "must be > 0"`."""
     guards: list[tuple[ast.stmt, ast.expr, ast.AST, bool]] = []
     for guard in module.nodes(ast.If):
         raised = guard.body[0]
@@ -67,10 +80,6 @@ def bound_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
     guards += [(each, each.test, each.msg, False) for each in module.nodes(ast.Assert) if each.msg is not None]
     for statement, test, message, refused in guards:
         asked = _asked(test)
-        shown = [rf"\{{{re.escape(each)}(?::[^{{}}]*)?\}}" for each in asked[::2]] if asked is not None else []
-        sign = re.search(rf"{shown[0]} ?([<>]=?) ?{shown[1]}", ast.unparse(message)) if shown and not refused else None
-        if sign is not None and asked is not None and f"{sign[1]}=" == _SIGNS.get(asked[1]):
-            yield statement, f"`{ast.unparse(test)}`, and its message says `{sign[1]}`"
         said = "".join(str(each.value) for each in nodes_in(message, ast.Constant)).lower()
         found = [kind for kind, words in _ALLOWS if words.search(said)]
         if asked is None or _other_number(asked[2], said):
@@ -84,46 +93,19 @@ def bound_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
         told = refused or (re.search(r"\b(?:must|should|needs?|requires?)\b", said) and f" {asked[2]}" in said)
         if told and asked[1] is wrong and (found[0] is not ast.Lt or asked[2] == "0"):
             yield statement, f"`{ast.unparse(test)}` and its error differ about what is right where both are equal"
-    yield from equal_ones(module)
-
-
-def equal_ones(module: Module) -> Iterator[Hit]:
-    """Find `<=` in `__lt__`, and in a function whose docstring says `<` of the same two names."""
-    for function in module.functions():
-        strict = {"__gt__": ast.GtE, "__lt__": ast.LtE}.get(function.name)
-        words = ast.get_docstring(function) or "" if " < " in module.text or " > " in module.text else ""
-        for each in own_nodes(function) if strict is not None or " < " in words or " > " in words else ():
-            asked = _asked(each) if isinstance(each, ast.Compare) else None
-            if not isinstance(each, ast.Compare) or asked is None:
-                continue
-            if asked[1] is strict and "self." in asked[0] and isinstance(module.parents[each], ast.Return):
-                yield each, f"`{function.name}` holds for equal ones"
-            sides = (
-                one.args[0] if isinstance(one, ast.Call) and one.args else one for one in (each.left, *each.comparators)
-            )
-            names, sign = [re.escape(last_name(one)) for one in sides], _SIGNS.get(asked[1], "")
-            told = re.findall(rf"\b{names[0]}`* ([<>]=?) `*{names[1]}\b", words) if sign and all(names) else []
-            if sign[:1] in told and sign not in told:
-                yield each, f"`{ast.unparse(each)}`, and the docstring says `{sign[0]}`"
-
-
-_SIGNS: Final[dict[type[ast.cmpop], str]] = {ast.GtE: ">=", ast.LtE: "<="}
 
 
 def always_holds(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find `len(x) >= 0`, `world_size >= 1` of a branch, and `x >= -inf`: they hold for everything. A size that is a
-    setting may be 0 or -1 where it is not wanted."""
+    """Find `len(x) >= 0`, and `world_size >= 1` of a branch: they hold for everything. A size that is a setting may be
+    0 or -1 where it is not wanted."""
     for test in module.nodes(ast.Compare):
         asked = _asked(test)
         if asked is None:
             continue
         left, operator, right = asked
-        infinite = re.fullmatch(r"(float\(['\"](-?)inf['\"]\)|(-?)(?:math|np|torch)\.inf)", right.replace("+", ""))
-        negative = infinite is not None and "-" in right
-        if infinite is not None and operator is (ast.GtE if negative else ast.LtE):
-            yield test, f"`{ast.unparse(test)}` holds for every number"
         around = module.parents.get(test)
-        counted = isinstance(test.left, ast.Call) and last_name(test.left.func) in _COUNTS
+        counts = (each for each in (test.left, *test.comparators) if isinstance(each, ast.Call))
+        counted = any(last_name(each.func) in _COUNTS and ast.unparse(each) == left for each in counts)
         counted |= re.search(r"\.shape\[-?\d\]$|\.ndim$|mask\w*\.sum\([^()]*\)$", left) is not None
         if counted and operator in {ast.GtE, ast.Lt} and right == "0":
             said = "always holds" if operator is ast.GtE else "never holds"
@@ -134,8 +116,6 @@ def always_holds(module: Module, _side: Side) -> Iterator[Hit]:
         sized = _PARALLEL.search(left) and isinstance(whole, ast.If)
         if operator is ast.GtE and right == "1" and ((asks and _SIZE.search(left)) or sized):
             yield test, f"`{ast.unparse(test)}` always holds: one process is a group too"
-        if operator is ast.GtE and right == "0" and isinstance(test.left, ast.Name) and _only_counts(module, test.left):
-            yield test, f"`{ast.unparse(test)}` always holds: it counts from 0"
     choices: list[tuple[ast.expr, list[ast.AST]]] = [(each.test, [each.body]) for each in module.nodes(ast.IfExp)]
     choices += [(each.test, [*each.body]) for each in module.nodes(ast.If)]
     for condition, body in choices:
@@ -155,29 +135,13 @@ def always_holds(module: Module, _side: Side) -> Iterator[Hit]:
             yield branch, f"`{ast.unparse(branch.test)}` or the next always holds: nothing is left for `else`"
 
 
-def _only_counts(module: Module, name: ast.Name) -> bool:
-    """Whether a local is 0 at first, and only ever grows by a number or a length."""
-    function = module.function_of(name)
-    found = own_nodes(function, ast.Name)
-    stores = [module.parents[each] for each in found if each.id == name.id and isinstance(each.ctx, ast.Store)]
-    starts = [each for each in stores if isinstance(each, ast.Assign) and ast.unparse(each.value) == "0"]
-    grows = [each for each in stores if isinstance(each, ast.AugAssign) and isinstance(each.op, ast.Add)]
-    plain = all(re.fullmatch(r"\d+|len\(.*\)", ast.unparse(each.value)) for each in grows)
-    made = ast.unparse(stores[0].value) if len(stores) == 1 and isinstance(stores[0], ast.Assign) else ""
-    if made and re.search(r"^(?:int\()?(?:[\w.]*count_nonzero|len)\([^()]*\)\)?$|\.count\([^()]*\)$", made):
-        return True
-    if re.search(r"count|^num_", name.id) and re.search(r"(?:mask\w*|equal|valid)\.(?:int\(\)\.)?sum\(\)", made):
-        return True
-    return bool(starts) and bool(grows) and plain and len(starts) + len(grows) == len(stores)
-
-
 _COUNTS: Final = frozenset({"device_count", "dim", "len", "numel", "size"})
 _SIZE: Final = re.compile(r"(?:(?:^|\.|_)world_size|_world_size\(\))$")
 _PARALLEL: Final = re.compile(r"(?:_parallel_size|ring_attn_size|(?:^|\.|_)(?:[ct]p|pp)_size)$")
 
 
 def index_at_length(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find `i <= len(x)` in front of `x[i]`, `0 <= i <= n` of an index, and `i <= 0 or i >= n`."""
+    """Find `i <= len(x)` in front of `x[i]`, and `x0 < n and x1 <= n`."""
     for test in module.nodes(ast.Compare):
         asked = _asked(test)
         if asked is None or asked[1] is not ast.LtE or not asked[2].startswith("len("):
@@ -191,28 +155,11 @@ def index_at_length(module: Module, _side: Side) -> Iterator[Hit]:
         inside = nodes_in((*where, *later), ast.Subscript)
         if any(ast.unparse(each) == taken for each in inside):
             yield test, f"`{taken}` is taken where `{ast.unparse(test)}` lets it be one too far"
-    branches = list(module.nodes(ast.If, ast.IfExp))
-    for branch in branches:
-        asked = _asked(branch.test)
-        if asked is not None and asked[1] is ast.GtE and asked[0].startswith("len(") and asked[2].isdigit():
-            taken = f"{asked[0][4:-1]}[{asked[2]}]"
-            body = branch.body[0] if isinstance(branch.body, list) else branch.body
-            if any(ast.unparse(each) == taken for each in nodes_in(body, ast.Subscript)):
-                yield branch, f"`{taken}` is taken where `{ast.unparse(branch.test)}`: it may be one too far"
     for either in module.nodes(ast.BoolOp):
         pair = [each for value in either.values if (each := _asked(value)) is not None]
         if len(pair) != 2 or len(either.values) != 2:
             continue
         (one, first, low), (other, second, high) = pair
-        if (
-            one == other
-            and low == "0"
-            and high != "0"
-            and first is ast.LtE
-            and second is ast.GtE
-            and _INDEX.search(one)
-        ):
-            yield either, f"`{ast.unparse(either)}` leaves out the first: an index begins at 0"
         like = one != other and low == high and len({re.sub(_ONE_OF_TWO, "#", each) for each in (one, other)}) == 1
         if like and {first, second} in ({ast.Lt, ast.LtE}, {ast.Gt, ast.GtE}):
             yield either, f"`{ast.unparse(either)}` compares two like things in two ways"

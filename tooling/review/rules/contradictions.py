@@ -6,11 +6,10 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections import defaultdict
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, nodes_in, own_nodes
+from tooling.python.module import Function, last_name, nodes_in, own_nodes, parameters
 from tooling.python.symbols.calls import positional, written_signature
 from tooling.review.records import Rule, Severity
 from tooling.review.rules.readings import LEAVES, is_expected, reached
@@ -34,7 +33,6 @@ _NAMED_MISSING: Final = re.compile(
 )
 _CONDITIONAL: Final = re.compile(r"\b(when|if|with|without|unless|for|but|because|since|both|cannot|can't|only)\b")
 """Words of a message that speaks of something else: "y is required when x is set"."""
-_DEPRECATES: Final = re.compile(r"^(?:passing|giving|using) .*\b(?:is|are) (?:deprecated|no longer)", re.IGNORECASE)
 _READS: Final = re.compile(r"(?:load|open|read|parse|import)_\w|open$|^(?:exists|isdir|isfile|len)$")
 """Names of functions that read what is behind their argument."""
 _CLOSE: Final = 0.87
@@ -57,26 +55,18 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
             if used is not None:
                 yield used, f"`{ast.unparse(used)}` where `{name}` is None"
         name, is_none = _compared_with_none(node.test)
-        if name and not is_none and not node.orelse and isinstance(node.body[-1], LEAVES):
-            used = _first_use(module, _following(module, node), name) or _read_next(_following(module, node), name)
-            used = used or _handed_on(node.body, _following(module, node), name)
-            if used is not None:
-                yield node, f"goes on with `{ast.unparse(used)}` only where `{name}` is None"
         if not node.orelse and isinstance(node.body[-1], LEAVES):
-            yield from _left_when_there(module, node)
-        if (
-            isinstance(node.test, ast.UnaryOp)
-            and isinstance(node.test.op, ast.Not)
-            and isinstance(node.body[0], ast.Raise)
-        ):
-            off = _plain_name(node.test.operand)
-            if off and _calls_unsupported(node.body[0], off):
-                yield node, f"says that `{off}` is not supported where it is off"
-            asked = node.test.operand
-            kind = asked.args[1:] if isinstance(asked, ast.Call) and last_name(asked.func) == "isinstance" else []
-            text = " ".join(_texts(node.body[0]))
-            if kind and _DEPRECATES.search(text) and not re.search(r"\bnot\b|must|expected", text):
-                yield node, f"says that a `{ast.unparse(kind[0])}` is deprecated where there is none"
+            rest = _following(module, node)
+            if name and not is_none:
+                used = _first_use(module, rest, name) or _read_next(rest, name) or _handed_on(node.body, rest, name)
+                back = rest[0].value if rest and isinstance(rest[0], ast.Return) else None
+                # A validator returns what it was given, None or not.
+                function = module.function_of(node)
+                own = function is None or name not in parameters(function)
+                used = used or (back if back is not None and ast.unparse(back) == name and own else None)
+                if used is not None:
+                    yield node, f"goes on with `{ast.unparse(used)}` only where `{name}` is None"
+            yield from _left_when_there(module, node, rest)
         reasons = _raised_where_right(node.test, node.body[-1]) if isinstance(node.body[-1], ast.Raise) else iter(())
         for said in itertools.islice(reasons, 1):
             yield node, said
@@ -86,63 +76,49 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
             there = ast.unparse(node.test.args[1]).strip("'\"")
         if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
             yield node, f"says that `{there}` is missing where it is there"
-    yield from _turned_twins(module)
 
 
-def _turned_twins(module: Module) -> Iterator[Hit]:
-    """Find the one `if on_main(): return` beside several `if not on_main(): return` in front of the same statement."""
-    groups: defaultdict[tuple[str, ...], list[tuple[bool, ast.If]]] = defaultdict(list)
-    for node in module.nodes(ast.If):
-        turned = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
-        asked = node.test.operand if isinstance(node.test, ast.UnaryOp) and turned else node.test
-        rest = _following(module, node)
-        if (
-            not node.orelse
-            and isinstance(node.body[0], LEAVES)
-            and isinstance(asked, ast.Attribute | ast.Call)
-            and rest
-        ):
-            groups[tuple(map(ast.unparse, (asked, *node.body, rest[0])))].append((turned, node))
-    for guards in groups.values():
-        odd = [(turned, node) for turned, node in guards if sum(each is turned for each, _ in guards) == 1]
-        alone = len(guards) > len(odd) == 1
-        if alone or (len(odd) == len(guards) == 2 and _ON_ONE.search(ast.unparse(odd[1][1].test))):
-            yield odd[-1][1], f"leaves where `{ast.unparse(odd[-1][1].test)}`, and its like where not"
-
-
-_ON_ONE: Final = re.compile(r"main|master|rank|zero|primary")
-
-
-def _left_when_there(module: Module, node: ast.If) -> Iterator[Hit]:
+def _left_when_there(module: Module, node: ast.If, rest: list[ast.stmt]) -> Iterator[Hit]:
     """Find what goes on only where something is empty or not there, and takes it all the same: `if rows: return` before
-    `rows[0]`, `if hasattr(x, "y"): return` before `x.y.z`; and `if x is None: return x` before `x = make()`."""
-    rest = _following(module, node)
+    `rows[0]`, `if hasattr(x, "y"): return` before `x.y.z`; and `if x is None: return x`, which nothing reads again."""
     name, asked = _plain_name(node.test), node.test
     used = _first_use(module, rest, name) if name else None
     index = used.slice if isinstance(used, ast.Subscript) else None
     index = index.operand if isinstance(index, ast.UnaryOp) else index
-    taken = _read_next(rest, name) if name and not _FLAG.search(last_word(name)) else None
-    part = re.match(r"(?:enable|use|with)_(\w+)$", last_word(name))
-    if part is not None and part[1] in module.imported and any(f"{part[1]}." in ast.unparse(each) for each in rest):
-        yield node, f"goes on with `{part[1]}` only where `{name}` is off"
+    plain = name if name and not _FLAG.search(last_word(name)) else ""
+    taken = _read_next(rest, name) if plain else None
+    left = node.body[0].value if isinstance(node.body[0], ast.Return) else None
+    if taken is None and _MANY.search(plain) and (left is None or ast.unparse(left) != name):
+        taken = _handed_on(node.body, rest, name)
+        taken = None if isinstance(module.parents.get(taken or node), ast.Expr) else taken  # `fill(rows)` may fill it
     if taken is not None and not isinstance(index, ast.Constant):
         yield node, f"goes on with `{ast.unparse(taken)}` only where `{name}` is empty"
-    if used is not None and isinstance(index, ast.Constant) and type(index.value) is int:
+    numbered = isinstance(index, ast.Constant) and type(index.value) is int
+    if used is not None and (numbered or (isinstance(used, ast.Attribute) and used.attr in _OF_MATCHES)):
         yield node, f"goes on with `{ast.unparse(used)}` only where `{name}` is empty"
     found = asked.left if isinstance(asked, ast.Compare) and isinstance(asked.ops[0], ast.IsNot) else asked
     if isinstance(found, ast.Call) and (needed := _needs_it(module, rest, found)):
         yield node, f"goes on with `{needed}` only where `{ast.unparse(asked)}` is false"
     name, is_none = _compared_with_none(node.test)
-    left = node.body[0].value if isinstance(node.body[0], ast.Return) else None
-    if is_none and left is not None and ast.unparse(left) == name:
-        uses = nodes_in(rest, ast.expr)
-        uses = [each for each in uses if isinstance(each, ast.Name | ast.Attribute) and ast.unparse(each) == name]
-        first = min(uses, key=lambda each: (each.lineno, each.col_offset), default=None)
+    if is_none and rest and isinstance(left, ast.Name | ast.Attribute | ast.JoinedStr):
+        own = {ast.unparse(each) for each in nodes_in(left, ast.Name, ast.Attribute)}
+        later = nodes_in(module.function_of(node), ast.Name, ast.Attribute) if name in own else []
+        later = [each for each in later if each.lineno > (node.end_lineno or 0) and ast.unparse(each) == name]
+        first = min(later, key=lambda each: (each.lineno, each.col_offset), default=None)
         made = module.parents.get(first) if first is not None else None
-        if isinstance(made, ast.Assign) and made in rest and made.targets == [first] and len(uses) > 1:
-            own = any(ast.unparse(each) == name for each in nodes_in(made.value, ast.expr))
-            if not own:
-                yield node, f"returns where `{name}` is None, and makes it where it is there"
+        again = made.value if isinstance(made, ast.Assign | ast.NamedExpr) and made.value is not first else None
+        holder = (
+            made if isinstance(made, ast.Assign) else next(itertools.islice(module.around(made or node), 1, 2), None)
+        )
+        kept = again is None or name in map(ast.unparse, nodes_in(again, ast.Name, ast.Attribute))
+        stored = holder in rest and not kept
+        if name in own and ((first is None and "." not in name) or stored):
+            yield node, f"returns `{ast.unparse(left)}` where `{name}` is None, and reads it nowhere else"
+
+
+_MANY: Final = re.compile(r"(?<!arg)(?<![isu])s$")
+_OF_MATCHES: Final = frozenset({"group", "groupdict", "groups", "span"})
+"""Attributes of what is never empty: where it is false, it is None."""
 
 
 def _needs_it(module: Module, rest: Sequence[ast.stmt], asked: ast.Call) -> str:
@@ -160,8 +136,11 @@ def _needs_it(module: Module, rest: Sequence[ast.stmt], asked: ast.Call) -> str:
         return next((f"import {each}" for each in wanted if repr(each) == of[0]), "")
     attribute = asked.args[1].value if len(of) == 2 and isinstance(asked.args[1], ast.Constant) else None
     used: ast.expr | None = None
-    if name == "hasattr" and isinstance(attribute, str):
-        used = _first_use(module, rest, of[0], f"{of[0]}.{attribute}")
+    if name == "hasattr" and len(of) == 2:
+        calls = [each for each in _sure(rest[0]) if isinstance(each, ast.Call)] if rest else []
+        read = (each for each in calls if last_name(each.func) == "getattr" and [*map(ast.unparse, each.args)] == of)
+        used = next(read, None)
+        used = used or _first_use(module, rest, of[0], f"{of[0]}.{attribute}") if isinstance(attribute, str) else used
     elif name == "isinstance" and len(of) == 2 and of[1] in _ONLY_OF:
         used = _first_use(module, rest, of[0])
         used = used if isinstance(used, ast.Attribute) and used.attr in _ONLY_OF[of[1]] else None
@@ -179,15 +158,34 @@ _ONLY_OF: Final = {
     "list": {"append", "extend", "insert", "sort"},
     "str": {"endswith", "lower", "replace", "split", "startswith", "strip", "upper"},
 }
-_READERS: Final = frozenset({"load", "load_file", "open", "read_bytes", "read_csv", "read_json", "read_text"})
+_READERS: Final = frozenset(
+    {
+        "glob",
+        "iterdir",
+        "listdir",
+        "load",
+        "load_file",
+        "open",
+        "read_bytes",
+        "read_csv",
+        "read_json",
+        "read_text",
+        "rglob",
+        "scandir",
+    }
+)
 
 
 def _opened(statements: Sequence[ast.stmt], path: str) -> ast.Call | None:
     """Return the call that reads a file in straight-line code, if nothing may have made it before."""
     for statement in statements:
-        heads = [each.context_expr for each in statement.items] if isinstance(statement, ast.With) else [statement]
-        if isinstance(statement, ast.If | ast.For | ast.While):
+        heads: list[ast.AST] = [statement]
+        if isinstance(statement, ast.With):
+            heads = [each.context_expr for each in statement.items]
+        if isinstance(statement, ast.If | ast.While):
             return None
+        if isinstance(statement, ast.For):
+            heads = [statement.iter]
         for call in nodes_in(heads, ast.Call):
             given = [ast.unparse(each) for each in call.args]
             mode = given[1] if len(given) > 1 else "'r'"
@@ -196,6 +194,8 @@ def _opened(statements: Sequence[ast.stmt], path: str) -> ast.Call | None:
                 return call
             if own or path in given:
                 return None
+        if isinstance(statement, ast.For):
+            return None
     return None
 
 
@@ -211,7 +211,10 @@ def _first_mention(rest: Sequence[ast.stmt], name: str) -> tuple[ast.stmt, list[
         nodes = nodes_in(statement, ast.Name, ast.Attribute)
         nodes = [each for each in nodes if ast.unparse(each) == name]
         if nodes:
-            return (statement, list(nodes)) if all(isinstance(each.ctx, ast.Load) for each in nodes) else None
+            read = nodes_in(statement.value, ast.expr) if isinstance(statement, ast.Assign) else nodes
+            loads = [each for each in nodes if isinstance(each.ctx, ast.Load) and each in read]
+            # `x = float(x)` reads it before it gives it a value.
+            return (statement, [*loads]) if loads and (read is not nodes or len(loads) == len(nodes)) else None
     return None
 
 
@@ -254,8 +257,10 @@ _TAKE_SOMETHING: Final = frozenset(
     {
         "Path",
         "enumerate",
+        "float",
         "get_rank",
         "get_world_size",
+        "int",
         "isinstance",
         "len",
         "listdir",
@@ -271,17 +276,14 @@ _TAKE_SOMETHING: Final = frozenset(
 _AVAILABLE: Final = re.compile(
     r"is_(?:\w+_)?(?:available|installed)|_*(?:HAS|HAVE|SUPPORTS)_\w+|\w+_(?:AVAILABLE|INSTALLED)"
 )
-_UNSUPPORTED: Final = re.compile(r"\bnot (?:yet )?(?:support|implement)")
-_FAILED: Final = re.compile(
-    r"(?:failed to|could not|cannot|unable to) (?:create|find|get|init|load|open|parse|read|start)", re.IGNORECASE
-)
 _SAME_KIND: Final = {"dictionary": "dict", "integer": "int", "mapping": "dict", "number": "float", "string": "str"}
 _EXPECTED: Final = re.compile(
-    r"(?:(?:must|should) (?:be|contain)|expected|expects) (?:(?:an?|instance|of|the) )*[`'\"]*([\w.]+)"
+    r"(?:(?:must|should) (?:be|contain)|expected|expects) "
+    r"(?:(?:an?|instance|of|the|\dD|non-?empty|plain|single|valid) )*[`'\"]*([\w.]+)"
 )
 _NOT_INSTALLED: Final = re.compile(
     r"\binstall(?:ed)?\b|must be available|\bis required\b|\b[Rr]equires\b|not (?:available|found)|unavailable|"
-    r"only supported with"
+    r"only supported with|\b[Nn]o (?:CUDA|cuda|GPU|gpu)\b"
 )
 
 
@@ -301,38 +303,15 @@ def _raised_where_right(test: ast.expr, raised: ast.Raise) -> Iterator[str]:
         imports = last_name(raised.exc.func) in {"ImportError", "ModuleNotFoundError"}
         if _NOT_INSTALLED.search(text) and (imports or "conflict" not in text) and "uninstall" not in text:
             yield f"says that something is missing where `{ast.unparse(test)}` holds"
-    name, is_none = _compared_with_none(test)
-    words = last_word(name).replace("_", " ")
-    if is_none and raised.cause is not None and ast.unparse(raised.cause) == name:
-        yield f"raises from `{name}` where it is None"
-    flag = re.escape(last_word(_plain_name(test)).strip("_").replace("_", " "))
-    if flag and re.search(rf"\b{flag}[`'\"]? (?:must|has to|should) be (?:true|set|enabled)\b", _squashed(text, " ")):
-        yield f"says that `{ast.unparse(test)}` must be true where it is"
     asks = re.compile(r"(?:_?(?:is|has|supports)_(?=\w{6})|(?=callable$))(\w+)$")
     said = asks.match(last_name(test.func)) if isinstance(test, ast.Call) else None
     if said is not None and re.search(rf"(?:only|not)\w{{0,12}}{_squashed(said[1])[:9]}", _squashed(text)):
         yield f"says that only what `{ast.unparse(test)}` holds for is right where it holds"
-    if (
-        is_none
-        and kind == "NotImplementedError"
-        and _UNSUPPORTED.search(text)
-        and words in text.replace("_", " ").lower()
-    ):
-        yield f"says that `{name}` is not supported where it is None"
-    only = (
-        r"is only (?:allowed|supported|used|valid)|can only be used|(?:can|must|should)(?:not| not) be (?!none|empty)"
-    )
-    if is_none and words and re.match(rf"\W*{re.escape(words)}\W* (?:{only})", text.replace("_", " ").lower()):
-        yield f"says where `{name}` is right, and it is None"
-    failed = re.match(rf"{_FAILED.pattern} (?:the |an? )?{re.escape(words)}", text.replace("_", " "), re.IGNORECASE)
-    if name and not is_none and failed and not _NAMED_MISSING.search(name):
-        yield f"says that something failed where `{name}` is there"
-    if (
-        isinstance(test, ast.Call)
-        and last_name(test.func) == "issubclass"
-        and re.search(r"must (?:inherit|subclass|be a sub)", text)
-    ):
-        yield f"says that a class must inherit where `{ast.unparse(test)}` holds"
+    right = test.comparators[0] if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq | ast.Is) else None
+    wanted = _squashed(str(right.value) if isinstance(right, ast.Constant) else last_name(right))
+    must = re.compile(rf"(?:must|should)(?:be|equal|match|use)\w{{0,8}}{wanted}")
+    if right is not None and len(wanted) > 1 and must.search(_squashed(text)):
+        yield f"says what must be where `{ast.unparse(test)}`"
     if isinstance(test, ast.Call) and last_name(test.func) == "isinstance" and len(test.args) == 2:
         kind = last_name(test.args[1])
         expected = _EXPECTED.search(text)
@@ -347,11 +326,12 @@ def _squashed(text: str, between: str = "") -> str:
 
 def _compared_with_none(test: ast.expr) -> tuple[str, bool]:
     """Return "x" and whether it is None under the test: `x is None`, `x is not None`."""
-    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not _plain_name(test.left):
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return "", False
+    name = _plain_name(test.left.target if isinstance(test.left, ast.NamedExpr) else test.left)
     right = test.comparators[0]
     none = isinstance(right, ast.Constant) and right.value is None and isinstance(test.ops[0], ast.Is | ast.IsNot)
-    return (_plain_name(test.left), isinstance(test.ops[0], ast.Is)) if none else ("", False)
+    return (name, isinstance(test.ops[0], ast.Is)) if none and name else ("", False)
 
 
 def _may_set(node: ast.AST, name: str) -> bool:
@@ -464,14 +444,6 @@ def _sure(root: ast.AST) -> list[ast.AST]:
     return found
 
 
-def _calls_unsupported(raised: ast.Raise, name: str) -> bool:
-    """Whether the message is about nothing but what is named: "beam search is not supported" of `use_beam_search`."""
-    words = set(last_word(name).lower().split("_")) - {"use", "is", "enable", "enabled", "with", "do", "allow", ""}
-    text = " ".join(_texts(raised)).lower()
-    about = re.match(r"^(?:currently,? )?(?P<what>[\w `'-]+?) (?:is|are) not (?:yet |currently )?supported\b", text)
-    return about is not None and bool(words) and words == set(re.findall(r"\w+", about["what"].replace("_", " ")))
-
-
 def _texts(raised: ast.Raise) -> list[str]:
     """Return the strings in what is raised."""
     nodes = ast.walk(raised.exc) if isinstance(raised.exc, ast.Call) else ()
@@ -484,8 +456,8 @@ def _complains_about(raised: ast.Raise, name: str) -> bool:
     if not isinstance(raised.exc, ast.Call) or not raised.exc.args or _NAMED_MISSING.search(words):
         return False
     text = " ".join(_texts(raised)).lower()
-    named = words.strip("_").replace("_", " ")
-    about = re.search(rf"{re.escape(named)}(?!-free)", text.replace("_", " "))
+    named = "[ _-]?".join(map(re.escape, words.strip("_").lower().split("_")))
+    about = re.search(rf"{named}(?!-free)", text)
     # "x is required when y is set" is about x alone; "y is required when x is set" is not.
     other = _CONDITIONAL.search(text)
     end = other.start() if other is not None else len(text)

@@ -254,11 +254,6 @@ def cut_elsewhere(module: Module, _side: Side) -> Iterator[Hit]:
                 if other is not None and along is not None and 0 in {along, known[ast.unparse(other)]}:
                     said = f"`{ast.unparse(other)}` is made along {known[ast.unparse(other)]}, and used along {along}"
                     yield call, said
-                owner = ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
-                if name == "scatter_" and call.args and (laid := number_of(call.args[0])) is not None:
-                    known[f"{owner}: laid"] = laid
-                if name == "sum" and keyword(call, "keepdim") and along == 0 and known.get(f"{owner}: laid", 0):
-                    yield call, f"`{owner}` is filled along {known[f'{owner}: laid']}, and summed along 0"
                 halves = call.args[0] if call.args and name in {"cat", "concat"} else None
                 halves = halves.value if isinstance(halves, ast.Subscript) else halves
                 cut = isinstance(halves, ast.Call) and last_name(halves.func) in {"chunk", "split"}
@@ -321,11 +316,6 @@ def index_elsewhere(module: Module, _side: Side) -> Iterator[Hit]:
                 counts = _sum_in(made.value)
         if (dims := _unlike(total, counts)) and counts is not None and "mask" in ast.unparse(counts):
             yield ratio, f"sums along {dims[0]} are divided by counts along {dims[1]}"
-    for taken in module.nodes(ast.Subscript):
-        pair = [each for each in (taken.value, taken.slice) if isinstance(each, ast.Call)]
-        roots = {ast.unparse(each.func).partition(".")[0] for each in pair if last_name(each.func) in _REDUCES}
-        if len(pair) == 2 and len(roots) == 1 and (dims := _unlike(*pair)):
-            yield taken, f"`{ast.unparse(taken)}` takes of what is along {dims[0]} what is along {dims[1]}"
 
 
 def _sum_in(node: ast.expr) -> ast.Call | None:
@@ -339,38 +329,7 @@ def _unlike(one: ast.Call | None, other: ast.Call | None) -> tuple[int, int] | N
     return (first, second) if first is not None and second is not None and first != second and 0 in dims else None
 
 
-_SHAPE: Final = re.compile(r"#\s*(?:\w+:\s*)?(?:shape:?\s*)?[(\[]([^()\[\]]+)[)\]]\s*$", re.IGNORECASE)
-
-
-def shape_said_otherwise(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find `cat([a, b], dim=0)  # (batch, prompt + answer)`, and a dimension that the shape behind it does not have."""
-    for call in module.nodes(ast.Call):
-        dim = dimension(call)
-        if last_name(call.func) not in {"cat", "concat", "stack"} or dim is None:
-            continue
-        said = _SHAPE.search(module.lines[(call.end_lineno or call.lineno) - 1])
-        parts = [each.strip() for each in said[1].split(",") if each.strip()] if said is not None else []
-        sums = [at for at, each in enumerate(parts) if "+" in each] if last_name(call.func) != "stack" else []
-        beyond = bool(parts) and "..." not in parts and not -len(parts) <= dim < len(parts)
-        elsewhere = len(sums) == 1 and dim not in {sums[0], sums[0] - len(parts)}
-        if beyond or elsewhere:
-            yield call, f"`dim={dim}`, and the shape behind it is ({', '.join(parts)})"
-    for both in module.nodes(ast.BinOp):
-        pair = [each for each in (both.left, both.right) if isinstance(each, ast.Call)]
-        alike = len(pair) == 2 and last_name(pair[0].func) == last_name(pair[1].func) in _REDUCES
-        if alike and not isinstance(both.op, ast.Div) and (unlike := _unlike(*pair)):
-            yield both, f"`{ast.unparse(both)}`: one along {unlike[0]}, the other along {unlike[1]}"
-    for statement in module.nodes(ast.Assign, ast.Return):
-        kept = {dimension(each): each for each in nodes_in(statement, ast.Call) if keyword(each, "keepdim")}
-        first, names = kept.pop(0, None), {last_name(each.func) for each in kept.values()}
-        if first is not None and len(kept) == 1 and None not in kept and names == {last_name(first.func)}:
-            yield first, f"`{ast.unparse(first.func)}` along 0, beside one along {next(iter(kept))}"
-
-
-_REDUCES: Final = frozenset({"all", "amax", "amin", "any", "argmax", "mean", "norm", "sum"})
-
 RULES: Final = (
-    Rule("shape-said-otherwise", Severity.MEDIUM, in_tests=False, in_file=shape_said_otherwise),
     Rule("over-rows", Severity.MEDIUM, in_tests=False, in_file=over_rows),
     Rule("unlike-twin", Severity.MEDIUM, in_tests=False, in_file=unlike_twin),
     Rule("odd-twin", Severity.MEDIUM, in_tests=False, in_file=odd_twin),

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes, parameters
+from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes
 from tooling.review.records import Rule, Severity
 from tooling.review.rules.distributed import collective
 from tooling.review.rules.readings import is_expected, operand
@@ -275,12 +275,11 @@ _LOOKS: Final = re.compile(
 """Names of functions that look at what a model says, and train nothing."""
 _MODEL: Final = re.compile(r"^_?(?:model|module|ref_model|reward_model|policy|critic|network|actor_module)$")
 _TRAINS: Final = frozenset({"backward", "requires_grad_", "step", "zero_grad"})
-_IN_PLACE: Final = frozenset({"add_", "copy_", "div_", "fill_", "lerp_", "mul_", "sub_", "zero_"})
 
 
 def gradients_kept(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find an evaluation that runs a model with gradients, parameters that are changed in place with them, and a step
-    that enables what nothing has disabled; in a file that knows `no_grad`, and not where callers use it."""
+    """Find an evaluation that runs a model with gradients, and a step that enables what nothing has disabled; in a file
+    that knows `no_grad`, and not where callers use it."""
     guarded = [each for each in module.functions() if _mentions(each.decorator_list, _WITHOUT)]
     withs = list(module.nodes(ast.With, ast.AsyncWith))
     held = [each for each in withs if _mentions(each.items, _WITHOUT)]
@@ -304,27 +303,9 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Hit]:
         if twin is not None and alone and _TENSORS.search(ast.unparse(function)):
             yield function, f"`{function.name}` keeps what gradients need, and `{twin.name}` beside it does not"
             continue
-        told = ast.get_docstring(function) or ""
-        if (
-            "torch.no_grad()" in told
-            and "torch" in module.imported
-            and not re.search(r"\bmust|should|caller|under", told)
-        ):
-            yield function, f"`{function.name}` says that it runs without gradients, and does not"
         runs = next((each for each in calls if _MODEL.match(last_name(each.func))), None)
         if runs is not None and _LOOKS.search(function.name):
             yield function, f"`{function.name}` keeps what `{ast.unparse(runs.func)}` needs for gradients"
-        # What goes over parameters that it is given leaves that to its caller.
-        given = parameters(function)
-        loops = [each for each in nodes if isinstance(each, ast.For)]
-        loops = [
-            each
-            for each in loops
-            if not any(_root(part) in given for part in ast.walk(each.iter)) or "parameters()" in ast.unparse(each.iter)
-        ]
-        changed = _parameter_changed(loops, calls)
-        if changed is not None:
-            yield function, f"`{ast.unparse(changed.func)}` changes a parameter in place, with gradients"
 
 
 _TENSORS: Final = re.compile(
@@ -380,21 +361,6 @@ def _is_twin(module: Module, one: Function, other: Function) -> bool:
 def _mentions(nodes: Sequence[ast.AST], names: frozenset[str]) -> bool:
     parts = nodes_in(nodes, ast.Name, ast.Attribute)
     return any(last_name(each) in names for each in parts)
-
-
-def _parameter_changed(loops: list[ast.For], calls: list[ast.Call]) -> ast.Call | None:
-    """Return `p.copy_(x)` in `for p in model.parameters()`."""
-    named = {
-        name.id
-        for each in loops
-        for name in nodes_in(each.target, ast.Name)
-        if (name.id.endswith("param") or "parameters()" in ast.unparse(each.iter))
-    }
-    for call in calls:
-        owner = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr in _IN_PLACE else None
-        if isinstance(owner, ast.Name) and owner.id in named:
-            return call
-    return None
 
 
 RULES = (
