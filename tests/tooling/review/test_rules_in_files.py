@@ -181,9 +181,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "    return list(zip(names, results))\n",
             "from fastapi import Request\nasync def f(request: Request):\n    data = request.json()\n"
             "    return data.get('query')\n",
-            "import asyncio\nclass A:\n    async def ask(self, x): ...\n    async def f(self, x, judge):\n"
-            "        one, two = await asyncio.gather(self.ask(x), self.ask(x))\n        if one == two:\n"
-            "            one = self.ask(x)\n        return await judge(one, two)\n",
         ],
         [
             "import asyncio\nasync def f(work):\n    results = asyncio.gather(*work)\n    results.cancel()\n",

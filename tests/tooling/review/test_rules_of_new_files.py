@@ -15,7 +15,6 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "        self.box.exec('a')\n",
             "async def render(body): ...\n\n\nasync def f(body, stream):\n    if stream:\n"
             "        return render(body)\n    return await render(body)\n",
-            "async def f(stop_event, sessions):\n    stop_event.wait()\n    sessions.clear()\n",
             "class M:\n    async def log_all(self): ...\n    async def flush_all(self): ...\n\n\n"
             "async def f(monitors):\n    for monitor in monitors:\n        await monitor.log_all()\n"
             "        monitor.flush_all()\n",

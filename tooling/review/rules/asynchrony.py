@@ -4,7 +4,6 @@ out where the code around it counts on it."""
 from __future__ import annotations
 
 import ast
-import itertools
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, keyword, last_name, names_in, nodes_in, own_nodes
 from tooling.python.source import dotted_name, methods_in
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import blocks, class_of_value, stored
+from tooling.review.rules.readings import class_of_value, neighbours
 from tooling.review.rules.robustness import TEARDOWN
 
 if TYPE_CHECKING:
@@ -60,9 +59,6 @@ def never_awaited(module: Module, side: Side) -> Iterator[Hit]:
             yield node, f"`{ast.unparse(call.func)}(...)` is never awaited: it does not run"
         elif inside and isinstance(call.func, ast.Attribute) and isinstance(node, ast.Expr):
             asked.append(call)
-            owner = last_name(call.func.value).lower()
-            if call.func.attr == "wait" and not call.args and owner.rstrip("_").endswith("event"):
-                yield node, f"`{ast.unparse(call)}` is not awaited, or blocks the event loop where it is one of threads"
     # A method that is a coroutine wherever the repository has one, of what is awaited for other things too
     owners = {name.rpartition(".")[0] for name in counts[0]}
     asked = [each for each in asked if dotted_name(each.func).rpartition(".")[0] in owners - {""}]
@@ -148,20 +144,10 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Hit]:
         uses = [each for each in uses if each.lineno > node.lineno]
         waited = any(isinstance(module.parents.get(each), ast.Await) for each in uses)
         stored_again = any(isinstance(each.ctx, ast.Store) for each in uses)
-        # `x = await f()`, `x, y = await gather(f(), g())`
-        awaited = name and any(
-            isinstance(each, ast.Assign)
-            and isinstance(each.value, ast.Await)
-            and name in stored(each.targets)
-            and not any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(each.value))
-            for each in own_nodes(function)
-        )
         needing = [each for each in uses if _needs_result(module, each)]
         needing += [each for each in uses if isinstance(module.parents.get(each), ast.Return) and known]
         first = bool(uses) and min(uses, key=lambda each: (each.lineno, each.col_offset)) in needing
-        if awaited and not waited:
-            yield node, f"`{name}` is a coroutine here, and what one returned elsewhere"
-        elif not name or (not stored_again and (first or (known and needing and not waited))):
+        if not name or (not stored_again and (first or (known and needing and not waited))):
             yield node, said
 
 
@@ -378,18 +364,13 @@ def timeout_never_comes(module: Module, _side: Side) -> Iterator[Hit]:
             if waits and handler.type is not None:
                 said = f"`{ast.unparse(waits[0].func)}` has no limit: `{ast.unparse(handler.type)}` never comes"
                 yield waits[0], said, handler
-    for block in blocks(module):
-        for one, other in itertools.pairwise(block):
-            call = one.value if isinstance(one, ast.Expr) else None
-            if (
-                not isinstance(call, ast.Call)
-                or not isinstance(other, ast.If)
-                or not isinstance(call.func, ast.Attribute)
-            ):
-                continue
-            asks, test = _ASKED_AFTER.get(unlimited(module, call)), ast.unparse(other.test)
-            if asks is not None and asks.search(test) and ast.unparse(call.func.value) in test:
-                yield one, f"`{ast.unparse(call)}` returns when it has ended: `{test}` never holds"
+    for one, other in neighbours(module):
+        call = one.value if isinstance(one, ast.Expr) else None
+        if not isinstance(call, ast.Call) or not isinstance(other, ast.If) or not isinstance(call.func, ast.Attribute):
+            continue
+        asks, test = _ASKED_AFTER.get(unlimited(module, call)), ast.unparse(other.test)
+        if asks is not None and asks.search(test) and ast.unparse(call.func.value) in test:
+            yield one, f"`{ast.unparse(call)}` returns when it has ended: `{test}` never holds"
     for node in module.nodes(ast.Assign):
         made = node.value.value if isinstance(node.value, ast.Await) else node.value
         pair = node.targets[0].elts if isinstance(node.targets[0], ast.Tuple) else []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, names_in, nodes_in, own_nodes, parameters
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import LEAVES
+from tooling.review.rules.readings import LEAVES, reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,27 +82,19 @@ def group_not_forwarded(module: Module, side: Side) -> Iterator[Hit]:
     would take it too."""
     for function in module.functions():
         given = group_parameter(function)
-        for node in own_nodes(function):
-            name = collective(module, node) if given else ""
-            if (
-                name
-                and given
-                and isinstance(node, ast.Call)
-                and not group_given(node, name)
-                and not for_none(module, node, given)
-            ):
-                yield node, f"`{name}` ignores the parameter `{given}` of `{function.name}`"
-            called = node.func if given and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
-            target = side.named(module, called.id) if called else None
-            if target is None or not isinstance(target[1], Function) or not isinstance(node, ast.Call):
+        for node in own_nodes(function, ast.Call) if given else ():
+            if for_none(module, node, given):
                 continue
-            takes = parameters(target[1])
-            open_ended = any(each.arg is None for each in node.keywords) or any(
-                isinstance(each, ast.Starred) for each in node.args
-            )
-            passed = given in takes[: len(node.args)] or keyword(node, given) is not None or open_ended
-            if group_parameter(target[1]) == given and not passed and not for_none(module, node, given):
-                yield node, f"`{target[1].name}` is called without the `{given}` that `{function.name}` is given"
+            name, target = collective(module, node), reached(module, side, node)
+            if name and not group_given(node, name):
+                yield node, f"`{name}` ignores the parameter `{given}` of `{function.name}`"
+            if target is None or group_parameter(target) != given:
+                continue
+            bound = isinstance(node.func, ast.Attribute) and not target.decorator_list
+            open_ended = any(isinstance(each, ast.Starred) for each in node.args) or keyword(node, given) is not None
+            open_ended |= any(each.arg is None for each in node.keywords)
+            if given not in parameters(target)[bound:][: len(node.args)] and not open_ended:
+                yield node, f"`{target.name}` is called without the `{given}` that `{function.name}` is given"
 
 
 def group_parameter(function: Function) -> str:

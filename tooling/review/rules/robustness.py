@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.rules.messages import is_kept, made_name
-from tooling.review.rules.readings import blocks
+from tooling.review.rules.readings import neighbours
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -166,7 +165,7 @@ def probe_raises(module: Module, _side: Side) -> Iterator[Hit]:
 
 def dead_assignment(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a computed value that the next statement replaces."""
-    for one, other in (pair for block in blocks(module) for pair in pairwise(block)):
+    for one, other in neighbours(module):
         name = _replaced(one, other)
         if name:
             yield one, f"`{name}` is replaced before anybody reads it"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, nodes_in, own_nodes
 from tooling.python.source import dotted_name
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import LEAVES, blocks, is_local, stored
+from tooling.review.rules.readings import LEAVES, is_local, neighbours, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,33 +33,32 @@ def half_renamed(module: Module, _side: Side) -> Iterator[Hit]:
     chosen_logps = logps(chosen_ids, chosen_mask)
     rejected_logps = logps(rejected_ids, chosen_mask)
     """
-    for block in blocks(module):
-        for one, other in itertools.pairwise(block):
-            if not isinstance(one, ast.Assign) or not isinstance(other, ast.Assign):
-                continue
-            old, new = _words(one.targets[0]), _words(other.targets[0])
-            changed = {pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]}
-            if len(changed) != 1 or len(old) != len(new) or ast.dump(one.targets[0]) == ast.dump(other.targets[0]):
-                continue
-            here, there = changed.pop()
-            first, second = _words(one.value), _words(other.value)
-            if len(first) != len(second) or here in new or there in first or not {here, there}.isdisjoint(_COMMON):
-                continue
-            pairs = [(a, b) for a, b in zip(first, second, strict=True) if a == here or a != b]
-            renamed = [pair for pair in pairs if pair == (here, there)]
-            left = [
-                each.id
-                for each in nodes_in(other.value, ast.Name)
-                if "_" in each.id and here in _words(each) and there not in _words(each)
-            ]
-            shape = re.sub(r"\w+", "w", ast.unparse(one.value)) == re.sub(r"\w+", "w", ast.unparse(other.value))
-            named = any(isinstance(each, ast.Name) and there in _words(each) for each in ast.walk(other.value))
-            if not shape or len(left) != 1 or not named or not renamed or len(left) + len(renamed) != len(pairs):
-                continue
-            # The name that was meant has to be there.
-            meant = "_".join(there if word == here else word for word in left[0].split("_"))
-            if meant in module.bindings or meant in module.shadowing[module.function_of(other) or module.tree]:
-                yield other, f"`{left[0]}` beside `{there}`: `{meant}` is there too"
+    for one, other in neighbours(module):
+        if not isinstance(one, ast.Assign) or not isinstance(other, ast.Assign):
+            continue
+        old, new = _words(one.targets[0]), _words(other.targets[0])
+        changed = {pair for pair in zip(old, new, strict=False) if pair[0] != pair[1]}
+        if len(changed) != 1 or len(old) != len(new) or ast.dump(one.targets[0]) == ast.dump(other.targets[0]):
+            continue
+        here, there = changed.pop()
+        first, second = _words(one.value), _words(other.value)
+        if len(first) != len(second) or here in new or there in first or not {here, there}.isdisjoint(_COMMON):
+            continue
+        pairs = [(a, b) for a, b in zip(first, second, strict=True) if a == here or a != b]
+        renamed = [pair for pair in pairs if pair == (here, there)]
+        left = [
+            each.id
+            for each in nodes_in(other.value, ast.Name)
+            if "_" in each.id and here in _words(each) and there not in _words(each)
+        ]
+        shape = re.sub(r"\w+", "w", ast.unparse(one.value)) == re.sub(r"\w+", "w", ast.unparse(other.value))
+        named = any(isinstance(each, ast.Name) and there in _words(each) for each in ast.walk(other.value))
+        if not shape or len(left) != 1 or not named or not renamed or len(left) + len(renamed) != len(pairs):
+            continue
+        # The name that was meant has to be there.
+        meant = "_".join(there if word == here else word for word in left[0].split("_"))
+        if meant in module.bindings or meant in module.shadowing[module.function_of(other) or module.tree]:
+            yield other, f"`{left[0]}` beside `{there}`: `{meant}` is there too"
 
 
 _COMMON: Final = frozenset({"0", "1", "2", "a", "b", "i", "j", "n", "old", "new", "x", "y"})
@@ -94,18 +93,15 @@ def same_twice(module: Module, _side: Side) -> Iterator[Hit]:
 
 def never_reached(module: Module, _side: Side) -> Iterator[Hit]:
     """Find the first statement behind one that always leaves."""
-    for block in blocks(module):
-        for one, other in itertools.pairwise(block):
-            # `return` before `yield` makes a generator; a text or `pass` does nothing anyway.
-            kept = isinstance(other, ast.Pass) or (
-                isinstance(other, ast.Expr) and not isinstance(other.value, ast.Call)
-            )
-            stub = isinstance(one, ast.Raise) and "NotImplemented" in ast.unparse(one)
-            # A function that begins with an exit is switched off as a whole, for now.
-            function = module.function_of(one)
-            off = isinstance(function, Function) and one in function.body[:2]
-            if isinstance(one, LEAVES) and not kept and not stub and not off:
-                yield other, f"nothing reaches this line behind `{type(one).__name__.lower()}`"
+    for one, other in neighbours(module):
+        # `return` before `yield` makes a generator; a text or `pass` does nothing anyway.
+        kept = isinstance(other, ast.Pass) or (isinstance(other, ast.Expr) and not isinstance(other.value, ast.Call))
+        stub = isinstance(one, ast.Raise) and "NotImplemented" in ast.unparse(one)
+        # A function that begins with an exit is switched off as a whole, for now.
+        function = module.function_of(one)
+        off = isinstance(function, Function) and one in function.body[:2]
+        if isinstance(one, LEAVES) and not kept and not stub and not off:
+            yield other, f"nothing reaches this line behind `{type(one).__name__.lower()}`"
 
 
 def maybe_missing(module: Module, _side: Side) -> Iterator[Hit]:
@@ -178,15 +174,14 @@ def crossed_branches(module: Module, _side: Side) -> Iterator[Hit]:
         same_kind = said_here & (said_there - words)
         if words and words <= said_there and not words & said_here and same_kind and not _NEGATIONS & said_there:
             yield choice, f"`{ast.unparse(other)}` is what is chosen where `{ast.unparse(asked)}` does not hold"
-    for block in blocks(module):
-        for first, second in itertools.pairwise(block):
-            if isinstance(first, ast.If) and isinstance(second, ast.If):
-                if not first.orelse and _broken_chain([(first.test, first.body), *branches(second)]):
-                    said = f"`if {ast.unparse(second.test)}` ends the chain that `if {ast.unparse(first.test)}` begins"
-                    yield second, said
-                name, value = _guarded_value(first)
-                if name != value and _guarded_value(second) == (value, name):
-                    yield first, f"where `{name}` is there, `{value}` is used"
+    for first, second in neighbours(module):
+        if isinstance(first, ast.If) and isinstance(second, ast.If):
+            if not first.orelse and _broken_chain([(first.test, first.body), *branches(second)]):
+                said = f"`if {ast.unparse(second.test)}` ends the chain that `if {ast.unparse(first.test)}` begins"
+                yield second, said
+            name, value = _guarded_value(first)
+            if name != value and _guarded_value(second) == (value, name):
+                yield first, f"where `{name}` is there, `{value}` is used"
 
 
 def _broken_chain(chain: list[tuple[ast.expr | None, list[ast.stmt]]]) -> bool:
