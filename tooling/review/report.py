@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -75,18 +75,7 @@ def fields(outcome: ReviewResult) -> dict[str, Any]:
             "level": outcome.risk.level.name,
             "reasons": list(outcome.risk.reasons),
         },
-        "passes": [
-            {
-                "name": each.name,
-                "expert": each.expert,
-                "depth": each.depth,
-                "why": each.why,
-                "paths": list(each.paths),
-                "questions": list(each.questions),
-                "prompt": each.prompt,
-            }
-            for each in outcome.passes
-        ],
+        "passes": [asdict(each) for each in outcome.passes],
     }
     return {
         "CHANGE_ANALYSIS_REPORT": analysis,
