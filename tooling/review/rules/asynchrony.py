@@ -21,12 +21,29 @@ if TYPE_CHECKING:
     from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
+_BLOCKING = frozenset(
+    {"time.sleep", "os.system", "subprocess.run", "subprocess.call", "subprocess.check_call"}
+    | {"subprocess.check_output", "urllib.request.urlopen", "socket.create_connection"}
+    | {
+        f"{client}.{verb}"
+        for client in ("requests", "httpx")
+        for verb in ["get", "post", "put", "patch", "delete", "head", "request"]
+    }
+)
 _WAITER = re.compile(r"thread|proc|worker", re.IGNORECASE)
 _PROCESS = re.compile(r"proc(ess)?$|popen|^p$", re.IGNORECASE)
 _LIMIT = re.compile(r"timeout|fail_after|fail_at|move_on_a")
 """Names of context managers that end what takes too long."""
 _OF_EPISODES = re.compile(r"(Workflow|Agent)$")
 _POOL = re.compile(r"executor|pool", re.IGNORECASE)
+
+
+def blocking_in_async(module: Module, _side: Side) -> Iterator[Hit]:
+    """Find a call that waits, in a function of the event loop."""
+    for function in module.nodes(ast.AsyncFunctionDef):
+        for node in own_nodes(function, ast.Call):
+            if (name := module.dotted(node.func)) in _BLOCKING:
+                yield node, f"`{name}` blocks the event loop in `{function.name}`"
 
 
 def file_in_async(module: Module, _side: Side) -> Iterator[Hit]:
@@ -429,6 +446,7 @@ def deaf_loop(module: Module, _side: Side) -> Iterator[Hit]:
 
 
 RULES: Final = (
+    Rule("blocking-in-async", Severity.HIGH, in_tests=False, in_file=blocking_in_async),
     Rule("file-in-episode", Severity.MEDIUM, in_tests=False, in_file=file_in_async),
     Rule("never-awaited", Severity.HIGH, in_file=never_awaited),
     Rule("coroutine-as-value", Severity.HIGH, in_file=coroutine_as_value),

@@ -127,7 +127,6 @@ CODES: Final[dict[str, str]] = {
 
 RULES: Final = (
     Rule("assignment-in-assert", Severity.MEDIUM),
-    Rule("blocking-in-async", Severity.HIGH, in_tests=False),
     Rule("broken-method", Severity.HIGH),
     Rule("constant-condition", Severity.HIGH),
     Rule("definition-replaced", Severity.MEDIUM),
