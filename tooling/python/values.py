@@ -252,7 +252,7 @@ class ValueEvaluator:
         if name in BUILTINS and name not in self.env:
             args, keywords = self.arguments(node)
             return BUILTINS[name](*args, **keywords) if UNKNOWN not in args else UNKNOWN
-        if name == "globals":
+        if name in ("globals", "locals"):  # at the top of a module they are one
             return Globals(self.env)
         if name == "dir" and len(node.args) == 1:
             module = self.evaluate(node.args[0])
