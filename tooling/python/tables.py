@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 27
+SCHEMA = 28
 """Counts up whenever the meaning of kept facts changes."""
 
 
