@@ -172,6 +172,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "import torch\n\n\nclass C:\n    @torch.no_grad()\n    def on_train_begin(self, model):\n"
             "        self.mean = model.clone()\n\n    def on_train_end(self, model):\n"
             "        self.mean.save_pretrained('mean')\n",
+            "import torch\n\n\ndef gamma(ratio, mask):\n    'Weight that torch.no_grad() detaches, a plain scale.'\n"
+            "    return torch.exp(ratio) * mask\n",
         ],
         [
             "import torch\n\n\n@torch.no_grad()\ndef offload_optimizer(states):\n    return states.to('cpu')\n\n\n"

@@ -303,6 +303,10 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Hit]:
         if twin is not None and alone and _TENSORS.search(ast.unparse(function)):
             yield function, f"`{function.name}` keeps what gradients need, and `{twin.name}` beside it does not"
             continue
+        told = ast.get_docstring(function) or ""
+        promises = "torch.no_grad()" in told and not re.search(r"\bmust|should|caller|under", told)
+        if promises and "torch" in module.imported:
+            yield function, f"`{function.name}` says that it runs without gradients, and does not"
         runs = next((each for each in calls if _MODEL.match(last_name(each.func))), None)
         if runs is not None and _LOOKS.search(function.name):
             yield function, f"`{function.name}` keeps what `{ast.unparse(runs.func)}` needs for gradients"
