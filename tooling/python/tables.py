@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 28
+SCHEMA = 29
 """Counts up whenever the meaning of kept facts changes."""
 
 

@@ -16,6 +16,7 @@ from tooling.python.symbols.symbol import Absent, Found, Open, Provider, Symbol,
 from tooling.python.tables import NameBinding
 
 if TYPE_CHECKING:
+    from tooling.python.source import FunctionNode
     from tooling.python.symbols.definitions import Model
     from tooling.python.symbols.store import TreeStore
     from tooling.python.symbols.symbol import Resolution
@@ -128,6 +129,10 @@ class Runtime:
         package = package_of(table.path)
 
         def look(name: str) -> object:
+            *before, last = table.scope.bindings.get(name, (None,))
+            if before and last is not None and last.kind == "delete" and before[-1].kind == "import":
+                last = before[-1]  # `from ._util import tidy; tidy(globals()); del tidy`
+                return Ref(f"{last.source}.{last.extra}" if last.extra else last.source)
             value = self.model.name_value(Where(table), name)
             fixed = isinstance(value, Ref | Closure) or value is UNKNOWN
             return value if fixed or not self._is_written(name) else UNKNOWN
@@ -172,6 +177,8 @@ class Runtime:
             function = around.evaluate(statement.value.func)
             function = self._function_of(function.dotted) if isinstance(function, Ref) else function
             if isinstance(function, Closure):  # which may put one into the `globals()` that it is given
+                if _looks_at_globals_only(function.node, statement.value):
+                    return ast.Name("__getattr__"), None
                 around.inline(function, *around.arguments(statement.value))
                 known = not around.lost and not _hands_on(function.node)
                 return ast.Name("__getattr__"), around.named.get("__getattr__", None if known else UNKNOWN)
@@ -324,6 +331,26 @@ def _hands_on(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> 
     asked = (part for part in ast.walk(function) if isinstance(part, ast.Subscript | ast.Attribute))
     known = {id(part.value) for part in asked if getattr(part, "attr", "get") in read}
     return any(isinstance(part, ast.Name) and part.id in own and id(part) not in known for part in ast.walk(function))
+
+
+def _looks_at_globals_only(function: FunctionNode | ast.Lambda, call: ast.Call) -> bool:
+    """Whether a function reads the `globals()` that a call gives it, and puts nothing into them:
+
+    def set_modules(module, names):                 # set_modules(__name__, globals())
+        for each in names.values():
+            each.__module__ = module
+    """
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    given = [*zip(names, call.args, strict=False), *((each.arg, each.value) for each in call.keywords)]
+    own = {name for name, value in given if isinstance(value, ast.Call) and dotted_name(value.func) == "globals"}
+    read = {
+        id(part.value)
+        for part in ast.walk(function)
+        if (isinstance(part, ast.Attribute) and part.attr in ("items", "keys", "values", "get", "copy"))
+        or (isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Load))
+    }
+    named = [part for part in ast.walk(function) if isinstance(part, ast.Name) and part.id in own]
+    return bool(own) and all(id(part) in read for part in named)
 
 
 def _applied(call: Applied) -> object:
