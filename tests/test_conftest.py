@@ -101,5 +101,4 @@ def test_of_a_sampled_test_the_same_few_cases_run_and_the_others_are_exhaustive(
     chosen = collected("-m", "not exhaustive")
     assert [name.partition("[")[0] for name in chosen] == ["test_many"] * 3 + ["test_few"] * 2
     assert chosen[0] == "test_many[0]"
-    assert collected("-m", "not exhaustive") == chosen
     assert len(collected()) == 23

@@ -1,6 +1,7 @@
 """A learner in a process of its own: the numbers of one process, its errors and log lines, and no end of one side is
 survived by the other."""
 
+import gc
 import logging
 import os
 import pickle
@@ -99,8 +100,9 @@ def test_a_trainer_that_cannot_be_built_leaves_no_learner(tmp_path):
             with pytest.raises(ConfigError) as error:
                 PPOTrainer(config, session)
             caught.append(error.value)  # whose traceback still holds the trainer
+            gc.collect()  # what other tests left open goes now, or between the two
             held.append(len(os.listdir("/proc/self/fd")))
-        assert held[0] == held[1]
+        assert held[1] <= held[0]
         assert all(each.where is not None for each in caught)
 
 
