@@ -1,7 +1,6 @@
 """What every test relies on: a home of its own, no network, commands in this process, CPU budgets that are judged."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -83,22 +82,25 @@ def test_cheap_folders_come_first_and_slow_files_in_them(request):
     assert [item.name for item in items] == ["test_3", "test_5", "test_1", "test_2", "test_0", "test_4"]
 
 
-def test_of_a_sampled_test_the_same_few_cases_run_and_the_others_are_exhaustive(tmp_path):
+def test_of_a_sampled_test_the_same_few_cases_run_and_the_others_are_exhaustive(request):
     """The first case stays, what is exhaustive anyway counts for none, and a test with fewer cases runs whole."""
-    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path / "conftest.py")
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = sample(n)\n  exhaustive\n  network\n")
-    (tmp_path / "test_cases.py").write_text(
-        "import pytest\n\nCASES = [pytest.param(-1, marks=pytest.mark.exhaustive), *range(20)]\n\n\n"
-        "@pytest.mark.sample(3)\n@pytest.mark.parametrize('case', CASES)\ndef test_many(case): ...\n\n\n"
-        "@pytest.mark.sample(3)\n@pytest.mark.parametrize('case', [0, 1])\ndef test_few(case): ...\n"
-    )
+    conftest = request.config.pluginmanager.get_plugin(str(Path(__file__).with_name("conftest.py")))
 
-    def collected(*options: str) -> list[str]:
-        words = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *options]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
-        return [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+    def item(name, *markers):
+        made = pytest.Function.from_parent(request.node.parent, name=name, callobj=lambda: None)
+        for marker in markers:
+            made.add_marker(marker)
+        return made
 
-    chosen = collected("-m", "not exhaustive")
-    assert [name.partition("[")[0] for name in chosen] == ["test_many"] * 3 + ["test_few"] * 2
-    assert chosen[0] == "test_many[0]"
-    assert len(collected()) == 23
+    def chosen(count):
+        many = [item(f"test_many[{number}]", pytest.mark.sample(3)) for number in range(count)]
+        few = [item(f"test_few[{number}]", pytest.mark.sample(3)) for number in range(2)]
+        left_out = item("test_many[-1]", pytest.mark.sample(3), pytest.mark.exhaustive)
+        items = [left_out, *many, *few, item("test_other")]
+        conftest.take_samples(items)
+        return [each.name for each in items if not each.get_closest_marker("exhaustive")]
+
+    names = chosen(20)
+    assert [name.partition("[")[0] for name in names] == ["test_many"] * 3 + ["test_few"] * 2 + ["test_other"]
+    assert names[0] == "test_many[0]"
+    assert len({*chosen(21), *names}) <= len(names) + 1
