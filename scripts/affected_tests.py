@@ -35,6 +35,7 @@ NO_TESTS = (
     "agents/",
     "benchmarks/",
     "docs/",
+    "tests/cpu_budget.toml",
 )
 """Of these, and of pages beside them, the ordinary tests and gates see all that can be wrong."""
 ALSO = {
@@ -117,6 +118,8 @@ def folders_of_file(name: str, folders: list[str]) -> list[str] | None:
     if name.startswith(NO_TESTS) or (name.endswith(".md") and "/" not in name):
         return []
     beside = name.rpartition("/")[0]
+    if name.startswith("tests/test_"):
+        return [name]
     own = [each for each in folders if name.startswith(f"{each}/") or each.startswith(f"{beside}/")]
     return own if own and beside != EVERYTHING else None
 

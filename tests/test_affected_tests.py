@@ -49,6 +49,8 @@ def affected(tmp_path, monkeypatch):
         ("tests/areal/models/conftest.py", MODELS),
         ("areal/reward/words.txt", ["tests/areal/reward"]),
         ("templates/reward/copier.yml", ["tests/templates", "tests/tooling/kit", "tests/tooling/new"]),
+        ("tests/test_all.py", ["tests/test_all.py"]),
+        ("tests/cpu_budget.toml", []),
         ("docs/index.md", []),
         ("Dockerfile", []),
         (".dockerignore", []),
