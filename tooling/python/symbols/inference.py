@@ -534,11 +534,6 @@ class ExpressionInference:
         values = [self._infer(body, value) for value in node.values]
         return container("dict", [OPEN, union(values) if values else OPEN])
 
-    def _on_set(self, body: Body, node: ast.Set | ast.SetComp) -> Values:
-        return Values((Builtin("set"),))
-
-    _on_setcomp = _on_set
-
     def _on_listcomp(self, body: Body, node: ast.ListComp) -> Values:
         return container("list", [self._element(body, node, node.elt)])
 

@@ -16,6 +16,8 @@ from tooling.python.symbols.symbol import Absent, Found, Open, Provider, Symbol,
 from tooling.python.tables import NameBinding
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from tooling.python.source import FunctionNode
     from tooling.python.symbols.definitions import Model
     from tooling.python.symbols.store import TreeStore
@@ -177,10 +179,12 @@ class Runtime:
             function = around.evaluate(statement.value.func)
             function = self._function_of(function.dotted) if isinstance(function, Ref) else function
             if isinstance(function, Closure):  # which may put one into the `globals()` that it is given
-                if _looks_at_globals_only(function.node, statement.value):
+                given = _given_globals(function.node, statement.value)
+                if given and _are_read(function.node, given, ast.Load):
                     return ast.Name("__getattr__"), None
                 around.inline(function, *around.arguments(statement.value))
-                known = not around.lost and not _hands_on(function.node)
+                own = {each.arg for each in (*function.node.args.args, *function.node.args.kwonlyargs)}
+                known = not around.lost and _are_read(function.node, own, ast.Load, ast.Store, ast.Del)
                 return ast.Name("__getattr__"), around.named.get("__getattr__", None if known else UNKNOWN)
             return None, UNKNOWN
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
@@ -324,33 +328,30 @@ class Runtime:
         return execution
 
 
-def _hands_on(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> bool:
-    """Whether a function does more with its parameters than to read items of them."""
-    own = {each.arg for each in (*function.args.args, *function.args.kwonlyargs)}
-    read = "items", "keys", "values", "get", "copy"
-    asked = (part for part in ast.walk(function) if isinstance(part, ast.Subscript | ast.Attribute))
-    known = {id(part.value) for part in asked if getattr(part, "attr", "get") in read}
-    return any(isinstance(part, ast.Name) and part.id in own and id(part) not in known for part in ast.walk(function))
+def _given_globals(function: FunctionNode | ast.Lambda, call: ast.Call) -> set[str | None]:
+    """Return the parameters that get the `globals()` of a call."""
+    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
+    given = [*zip(names, call.args, strict=False), *((each.arg, each.value) for each in call.keywords)]
+    return {name for name, value in given if isinstance(value, ast.Call) and dotted_name(value.func) == "globals"}
 
 
-def _looks_at_globals_only(function: FunctionNode | ast.Lambda, call: ast.Call) -> bool:
-    """Whether a function reads the `globals()` that a call gives it, and puts nothing into them:
+def _are_read(
+    function: FunctionNode | ast.Lambda, names: Container[str | None], *contexts: type[ast.expr_context]
+) -> bool:
+    """Whether a function only goes through what names hold, or takes items of it in these contexts.
 
-    def set_modules(module, names):                 # set_modules(__name__, globals())
+    def set_modules(module, names):                 # does nothing else with `names`, and something with `module`
         for each in names.values():
             each.__module__ = module
     """
-    names = [each.arg for each in (*function.args.posonlyargs, *function.args.args)]
-    given = [*zip(names, call.args, strict=False), *((each.arg, each.value) for each in call.keywords)]
-    own = {name for name, value in given if isinstance(value, ast.Call) and dotted_name(value.func) == "globals"}
     read = {
         id(part.value)
         for part in ast.walk(function)
         if (isinstance(part, ast.Attribute) and part.attr in ("items", "keys", "values", "get", "copy"))
-        or (isinstance(part, ast.Subscript) and isinstance(part.ctx, ast.Load))
+        or (isinstance(part, ast.Subscript) and isinstance(part.ctx, contexts))
     }
-    named = [part for part in ast.walk(function) if isinstance(part, ast.Name) and part.id in own]
-    return bool(own) and all(id(part) in read for part in named)
+    named = (part for part in ast.walk(function) if isinstance(part, ast.Name) and part.id in names)
+    return all(id(part) in read for part in named)
 
 
 def _applied(call: Applied) -> object:

@@ -322,12 +322,13 @@ class Flows:
             if not isinstance(each.value, OwnFunction):
                 continue
             lines = self._store.checkout.content(each.value.path).splitlines()
-            for name, inner in self._store.facts(each.value.path).functions.items():
-                rest = next((name for name, kind, _ in inner.parameters if kind == "double-star"), None)
-                if rest is not None and name.startswith(f"{each.value.qualname}."):
-                    taken = re.compile(rb"\b%b\.pop\(|\bdel %b\[" % ((rest.encode(),) * 2))
-                    if any(map(taken.search, lines[inner.line - 1 : inner.end_line])):
-                        return True
+            functions = self._store.facts(each.value.path).functions.items()
+            for inner in (facts for name, facts in functions if name.startswith(f"{each.value.qualname}.")):
+                rests = [re.escape(name.encode()) for name, kind, _ in inner.parameters if kind == "double-star"]
+                taken = [re.compile(rb"\b%b\.pop\(|\bdel %b\[" % (rest, rest)) for rest in rests]
+                body = lines[inner.line - 1 : inner.end_line]
+                if any(one.search(line) for one in taken for line in body):
+                    return True
         return False
 
     def positions(self, path: str, row: Any) -> Alternatives:
