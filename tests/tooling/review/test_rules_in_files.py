@@ -77,6 +77,8 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "def f(x):\n    if x is None:\n        return x.shape[0]\n    return 0\n",
             "class A:\n    def f(self):\n        if self.optimizer is not None:\n"
             "            raise RuntimeError('the optimizer is not initialized')\n",
+            "def f(c):\n    if not c.use_beam_search:\n"
+            "        raise NotImplementedError('Currently beam search is not supported in this backend.')\n",
             "def f(rows):\n    if rows:\n        return None\n    return rows[0]\n",
             "def f(m):\n    if hasattr(m, 'scale'):\n        return 1.0\n    return m.scale.item()\n",
             "class A:\n    def f(self):\n        if self.run is None:\n            return self.run\n"

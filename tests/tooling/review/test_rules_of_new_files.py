@@ -64,6 +64,14 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             "    from xformers.ops import swiglu\n    return swiglu is not None\n",
             "def f(config):\n    if hasattr(config, 'rollout'):\n"
             "        raise ValueError('missing rollout settings')\n",
+            "class B:\n    def check(self):\n        if self.drop_last:\n"
+            "            raise ValueError('Drop last must be True.')\n",
+            "import wandb\n\n\ndef f(args):\n    if args.use_wandb:\n        return\n    wandb.finish()\n",
+            "def f(self):\n    if self.lora_rank is None:\n        raise ValueError('`lora_rank` is only valid')\n",
+            "class C:\n    def on_log(self, state):\n        if not state.is_main:\n            return\n"
+            "        if self.bar is not None:\n            self.bar.close()\n\n    def on_end(self, state):\n"
+            "        if state.is_main:\n            return\n        if self.bar is not None:\n"
+            "            self.bar.close()\n",
             "def f(layer):\n    own = layer.own\n    if own is None:\n        return own\n    return layer.other\n",
             "def f(model):\n    if hasattr(model, 'optimizer'):\n        return None\n"
             "    if model.optimizer is not None:\n        return model.optimizer.state\n",

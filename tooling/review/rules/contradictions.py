@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
+from collections import defaultdict
 from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +34,7 @@ _NAMED_MISSING: Final = re.compile(
 )
 _CONDITIONAL: Final = re.compile(r"\b(when|if|with|without|unless|for|but|because|since|both|cannot|can't|only)\b")
 """Words of a message that speaks of something else: "y is required when x is set"."""
+_DEPRECATES: Final = re.compile(r"^(?:passing|giving|using) .*\b(?:is|are) (?:deprecated|no longer)", re.IGNORECASE)
 _READS: Final = re.compile(r"(?:load|open|read|parse|import)_\w|open$|^(?:exists|isdir|isfile|len)$")
 """Names of functions that read what is behind their argument."""
 _CLOSE: Final = 0.87
@@ -67,6 +69,12 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
                 if used is not None:
                     yield node, f"goes on with `{ast.unparse(used)}` only where `{name}` is None"
             yield from _left_when_there(module, node, rest)
+        if (
+            isinstance(node.test, ast.UnaryOp)
+            and isinstance(node.test.op, ast.Not)
+            and isinstance(node.body[0], ast.Raise)
+        ):
+            yield from ((node, said) for said in _raised_where_off(node.test.operand, node.body[0]))
         reasons = _raised_where_right(node.test, node.body[-1]) if isinstance(node.body[-1], ast.Raise) else iter(())
         for said in itertools.islice(reasons, 1):
             yield node, said
@@ -76,6 +84,41 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
             there = ast.unparse(node.test.args[1]).strip("'\"")
         if there and isinstance(node.body[0], ast.Raise) and _complains_about(node.body[0], there):
             yield node, f"says that `{there}` is missing where it is there"
+    yield from _turned_twins(module)
+
+
+def _raised_where_off(asked: ast.expr, raised: ast.Raise) -> Iterator[str]:
+    """Say why an error under `not asked` is about what is there: "beam search is not supported" under
+    `not use_beam_search`, "passing a list is deprecated" under `not isinstance(x, list)`."""
+    name, text = last_word(_plain_name(asked)), " ".join(_texts(raised))
+    words = set(name.lower().split("_")) - {"use", "is", "enable", "enabled", "with", "do", "allow", ""}
+    pattern = r"^(?:currently,? )?(?P<what>[\w `'-]+?) (?:is|are) not (?:yet |currently )?supported\b"
+    about = re.match(pattern, text.lower())
+    if about is not None and words and words == set(re.findall(r"\w+", about["what"].replace("_", " "))):
+        yield f"says that `{_plain_name(asked)}` is not supported where it is off"
+    kind = asked.args[1:] if isinstance(asked, ast.Call) and last_name(asked.func) == "isinstance" else []
+    if kind and _DEPRECATES.search(text) and not re.search(r"\bnot\b|must|expected", text):
+        yield f"says that a `{ast.unparse(kind[0])}` is deprecated where there is none"
+
+
+def _turned_twins(module: Module) -> Iterator[Hit]:
+    """Find the one `if on_main(): return` beside several `if not on_main(): return` in front of the same statement."""
+    groups: defaultdict[tuple[str, ...], list[tuple[bool, ast.If]]] = defaultdict(list)
+    for node in module.nodes(ast.If):
+        turned = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
+        asked = node.test.operand if isinstance(node.test, ast.UnaryOp) and turned else node.test
+        rest = _following(module, node)
+        leaves = not node.orelse and isinstance(node.body[0], LEAVES)
+        if leaves and rest and isinstance(asked, ast.Attribute | ast.Call):
+            groups[tuple(map(ast.unparse, (asked, *node.body, rest[0])))].append((turned, node))
+    for guards in groups.values():
+        odd = [(turned, node) for turned, node in guards if sum(each is turned for each, _ in guards) == 1]
+        alone = len(guards) > len(odd) == 1
+        if alone or (len(odd) == len(guards) == 2 and _ON_ONE.search(ast.unparse(odd[1][1].test))):
+            yield odd[-1][1], f"leaves where `{ast.unparse(odd[-1][1].test)}`, and its like where not"
+
+
+_ON_ONE: Final = re.compile(r"main|master|rank|zero|primary")
 
 
 def _left_when_there(module: Module, node: ast.If, rest: list[ast.stmt]) -> Iterator[Hit]:
@@ -85,6 +128,9 @@ def _left_when_there(module: Module, node: ast.If, rest: list[ast.stmt]) -> Iter
     used = _first_use(module, rest, name) if name else None
     index = used.slice if isinstance(used, ast.Subscript) else None
     index = index.operand if isinstance(index, ast.UnaryOp) else index
+    part = re.match(r"(?:enable|use|with)_(\w+)$", last_word(name))
+    if part is not None and part[1] in module.imported and any(f"{part[1]}." in ast.unparse(each) for each in rest):
+        yield node, f"goes on with `{part[1]}` only where `{name}` is off"
     plain = name if name and not _FLAG.search(last_word(name)) else ""
     taken = _read_next(rest, name) if plain else None
     left = node.body[0].value if isinstance(node.body[0], ast.Return) else None
@@ -276,6 +322,10 @@ _TAKE_SOMETHING: Final = frozenset(
 _AVAILABLE: Final = re.compile(
     r"is_(?:\w+_)?(?:available|installed)|_*(?:HAS|HAVE|SUPPORTS)_\w+|\w+_(?:AVAILABLE|INSTALLED)"
 )
+_UNSUPPORTED: Final = re.compile(r"\bnot (?:yet )?(?:support|implement)")
+_FAILED: Final = re.compile(
+    r"(?:failed to|could not|cannot|unable to) (?:create|find|get|init|load|open|parse|read|start)", re.IGNORECASE
+)
 _SAME_KIND: Final = {"dictionary": "dict", "integer": "int", "mapping": "dict", "number": "float", "string": "str"}
 _EXPECTED: Final = re.compile(
     r"(?:(?:must|should) (?:be|contain)|expected|expects) "
@@ -307,6 +357,7 @@ def _raised_where_right(test: ast.expr, raised: ast.Raise) -> Iterator[str]:
     said = asks.match(last_name(test.func)) if isinstance(test, ast.Call) else None
     if said is not None and re.search(rf"(?:only|not)\w{{0,12}}{_squashed(said[1])[:9]}", _squashed(text)):
         yield f"says that only what `{ast.unparse(test)}` holds for is right where it holds"
+    yield from _named_by_the_error(test, raised, kind, text)
     right = test.comparators[0] if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq | ast.Is) else None
     wanted = _squashed(str(right.value) if isinstance(right, ast.Constant) else last_name(right))
     must = re.compile(rf"(?:must|should)(?:be|equal|match|use)\w{{0,8}}{wanted}")
@@ -317,6 +368,31 @@ def _raised_where_right(test: ast.expr, raised: ast.Raise) -> Iterator[str]:
         expected = _EXPECTED.search(text)
         if kind and expected is not None and _SAME_KIND.get(last_word(expected[1]), last_word(expected[1])) == kind:
             yield f"says that a `{kind}` is expected where it is one"
+
+
+def _named_by_the_error(test: ast.expr, raised: ast.Raise, kind: str, text: str) -> Iterator[str]:
+    """Say why an error is wrong that names what is asked for: "`rank` is only valid with lora" where it is None."""
+    name, is_none = _compared_with_none(test)
+    words = last_word(name).replace("_", " ")
+    if is_none and raised.cause is not None and ast.unparse(raised.cause) == name:
+        yield f"raises from `{name}` where it is None"
+    flag = re.escape(last_word(_plain_name(test)).strip("_").replace("_", " "))
+    if flag and re.search(rf"\b{flag}[`'\"]? (?:must|has to|should) be (?:true|set|enabled)\b", _squashed(text, " ")):
+        yield f"says that `{ast.unparse(test)}` must be true where it is"
+    plain = text.replace("_", " ")
+    if is_none and kind == "NotImplementedError" and _UNSUPPORTED.search(text) and words in plain.lower():
+        yield f"says that `{name}` is not supported where it is None"
+    only = (
+        r"is only (?:allowed|supported|used|valid)|can only be used|(?:can|must|should)(?:not| not) be (?!none|empty)"
+    )
+    if is_none and words and re.match(rf"\W*{re.escape(words)}\W* (?:{only})", plain.lower()):
+        yield f"says where `{name}` is right, and it is None"
+    failed = re.match(rf"{_FAILED.pattern} (?:the |an? )?{re.escape(words)}", plain, re.IGNORECASE)
+    if name and not is_none and failed and not _NAMED_MISSING.search(name):
+        yield f"says that something failed where `{name}` is there"
+    derives = isinstance(test, ast.Call) and last_name(test.func) == "issubclass"
+    if derives and re.search(r"must (?:inherit|subclass|be a sub)", text):
+        yield f"says that a class must inherit where `{ast.unparse(test)}` holds"
 
 
 def _squashed(text: str, between: str = "") -> str:
