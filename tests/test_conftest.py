@@ -51,13 +51,14 @@ def test_a_folder_counts_for_its_longest_budget():
 
 
 def test_a_folder_is_judged_by_its_budget_and_by_the_pace_of_the_machine():
-    budgets = {"a": 1.0, "b": 2.0, "c": 4.0, "d": 2.0, "e": 4.0}
-    spent = {"a": 0.9, "b": 2.2, "c": 6.1, "d": 1.8, "e": 2.0}
-    warned, failed = ["b: 2 CPU s, budget 2 (110%)"], ["c: 6 CPU s, budget 4 (152%)"]
+    budgets = {"a": 10.0, "b": 20.0, "c": 40.0, "d": 20.0, "e": 40.0, "small": 4.0}
+    spent = {"a": 9.0, "b": 22.0, "c": 61.0, "d": 18.0, "e": 20.0, "small": 8.9}
+    warned = ["b: 22 CPU s, budget 20 (110%)", "small: 9 CPU s, budget 4 (222%)"]
+    failed = ["c: 61 CPU s, budget 40 (152%)"]
     assert cpu_budget.judge(spent, budgets) == (warned, failed)
     slower = {folder: 3 * seconds for folder, seconds in spent.items()}
     found = cpu_budget.judge(slower, budgets)
-    assert [[line.partition(":")[0] for line in lines] for lines in found] == [["b"], ["c"]]
+    assert [[line.partition(":")[0] for line in lines] for lines in found] == [["b", "small"], ["c"]]
 
 
 def test_budgets_that_add_up_to_more_than_the_aim_warn():

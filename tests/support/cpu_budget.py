@@ -18,6 +18,9 @@ import pytest
 
 BUDGETS = Path(__file__).parents[1] / "cpu_budget.toml"
 WARNING, FAILURE = 1.0, 1.5
+SLACK = 5.0
+"""CPU seconds of the machine the budgets were measured on by which a folder may always exceed its budget: one process
+more that starts cold is half of a budget of 4."""
 AIM = 430.0
 """CPU seconds that all budgets together should not exceed: with collection and the other gates, 500 on two cores."""
 
@@ -43,26 +46,30 @@ def read_budgets() -> dict[str, float]:
     return tomllib.loads(BUDGETS.read_text(encoding="utf-8"))["seconds"]
 
 
+def pace_of(spent: dict[str, float], budgets: dict[str, float]) -> float:
+    """Return how much slower this machine is than the budgets assume: the median share of the folders, at least 1."""
+    shares = [seconds / budgets[folder] for folder, seconds in spent.items() if folder in budgets]
+    return max(1.0, median(shares)) if shares else 1.0
+
+
 def judge(spent: dict[str, float], budgets: dict[str, float]) -> tuple[list[str], list[str]]:
     """Return lines about folders over their budgets: those that only warn, and those that fail the run. Budgets that
     are too many together warn as well.
 
-    A slower machine takes longer for every folder, which is no fault of one: budgets grow with the median share of the
-    folders, where that is above 1. `{"a": 20, "b": 30, "c": 90}` of budgets of 20 each: the median is 1.5, so that "c"
-    has taken 90 of 30 s.
+    A slower machine takes longer for every folder, which is no fault of one: budgets grow with its pace.
+    `{"a": 20, "b": 30, "c": 90}` of budgets of 20 each: the pace is 1.5, so that "c" has taken 90 of 30 s.
     """
     warned, failed = [], []
     if (total := sum(budgets.values())) > AIM:
         warned.append(
             f"all budgets together: {total:.0f} CPU s, aim {AIM:.0f}: make tests cheaper, then lower {BUDGETS.name}"
         )
-    shares = [seconds / budgets[folder] for folder, seconds in spent.items() if folder in budgets]
-    pace = max(1.0, median(shares)) if shares else 1.0
+    pace = pace_of(spent, budgets)
     for folder, seconds in sorted(spent.items()):
         allowed = budgets.get(folder, 0.0) * pace
         share = seconds / allowed if allowed else 0.0
         line = f"{folder}: {seconds:.0f} CPU s, budget {allowed:.0f} ({share:.0%})"
-        if share > FAILURE:
+        if share > FAILURE and seconds > allowed + SLACK * pace:
             failed.append(line)
         elif share > WARNING:
             warned.append(line)
@@ -137,7 +144,8 @@ class Costs:
         warned, failed = judge(spent, budgets)
         total = sum(spent.values())
         terminalreporter.write_line(
-            f"CPU: {total:.0f} s of tests (budgets {sum(budgets.values()):g}), {self.collection:.0f} s of collection"
+            f"CPU: {total:.0f} s of tests (budgets {sum(budgets.values()):g}, on this machine "
+            f"{sum(budgets.values()) * pace_of(spent, budgets):.0f}), {self.collection:.0f} s of collection"
         )
         for line in warned:
             terminalreporter.write_line(f"warning: {line}", yellow=True)
