@@ -38,7 +38,11 @@ def once(
             if key not in answers:
                 if meanwhile is not _RUN_AGAIN:
                     answers[key] = meanwhile
-                answers[key] = method(self, *given, **named)
+                try:
+                    answers[key] = method(self, *given, **named)
+                except BaseException:
+                    answers.pop(key, None)  # else the next one who asks would get `meanwhile`
+                    raise
             return answers[key]
 
         return answer
