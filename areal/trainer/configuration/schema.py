@@ -63,8 +63,7 @@ class FieldSchema:
 
 def fields_of(cls: type[Config]) -> dict[str, FieldSchema]:
     """Fields of a configuration class by name, in order of definition (base class first)."""
-    hints = typing.get_type_hints(cls)
-    docs = _field_docs(cls)
+    hints, docs = _hints_and_docs(cls)  # type: ignore[arg-type]  # classes are hashable
     found = {}
     for field in dataclasses.fields(cls):
         default = field.default
@@ -110,9 +109,9 @@ def lookup(cls: type[Config], path: tuple[str, ...]) -> FieldSchema | None:
             continue
         if section is None and schema is not None:
             section = next((block for block in schema.blocks.values() if key in fields_of(block)), None)
-        if section is None or key not in fields_of(section):
+        schema = fields_of(section).get(key) if section is not None else None
+        if schema is None:
             return None
-        schema = fields_of(section)[key]
         section = schema.section
     return schema
 
@@ -146,13 +145,17 @@ def _section(annotation: Any) -> type[Config] | None:
     return None
 
 
-def _field_docs(cls: type[Config]) -> dict[str, str]:
-    """Texts of the string literals that follow fields, over the whole inheritance chain (subclasses win)."""
+@functools.cache
+def _hints_and_docs(cls: type[Config]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Types of the fields, which are texts until something evaluates them, and the string literals that follow fields.
+
+    Over the whole inheritance chain; subclasses win.
+    """
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if dataclasses.is_dataclass(base):
             docs |= _module_docs(base.__module__).get(base.__qualname__, {})
-    return docs
+    return typing.get_type_hints(cls), docs
 
 
 @functools.cache
