@@ -25,11 +25,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--dtype", default="float64")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", action="append", help="part of a name; may be given several times")
     arguments = parser.parse_args()
     with connected("cpu", timeout_seconds=60):
         for case in cases(dist.get_world_size(), quick=arguments.quick):
-            if arguments.only in case.name:
+            if any(part in case.name for part in arguments.only or [""]):
                 result = _run(case, arguments.dtype)
                 if dist.get_rank() == 0:
                     with arguments.out.open("a", encoding="utf-8") as stream:

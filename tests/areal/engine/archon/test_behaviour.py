@@ -4,11 +4,21 @@ from pathlib import Path
 
 import pytest
 
+WORKER = str(Path(__file__).with_name("behaviour_worker.py"))
+
 
 @pytest.fixture(scope="module")
 def found(fork_server):
-    """What two gloo processes saw; one start for all tests here."""
-    return fork_server.run_ranks(str(Path(__file__).with_name("behaviour_worker.py")), 2, [], timeout_seconds=200)[0]
+    """What two gloo processes saw; one start for the tests of every run."""
+    what = ["--what", "skips", "nothing", "states", "refusals", "order"]
+    return fork_server.run_ranks(WORKER, 2, what, timeout_seconds=200)[0]
+
+
+@pytest.fixture(scope="module")
+def precise(fork_server):
+    """What they saw of momenta and of bfloat16; another start, for exhaustive tests."""
+    what = ["--what", "momenta", "low_precision", "apart"]
+    return fork_server.run_ranks(WORKER, 2, what, timeout_seconds=200)[0]
 
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -16,6 +26,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def test_every_rank_sees_the_same(found):
     assert found["same on every rank"]
+
+
+@pytest.mark.exhaustive
+def test_every_rank_sees_the_same_momenta_and_masters(precise):
+    assert precise["same on every rank"]
 
 
 @pytest.mark.fault(
@@ -49,15 +64,17 @@ def test_one_process_and_many_continue_each_others_states(found):
     assert "do not fit this model" in states["refused"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("optimizer", ["muon", "sgd"])
-def test_momenta_move_between_one_process_and_many_and_between_host_and_device(found, optimizer):
-    assert max(found["momenta"][optimizer]) < 1e-12
-    assert "saved with another optimizer" in found["momenta"][f"{optimizer} refused"]
+def test_momenta_move_between_one_process_and_many_and_between_host_and_device(precise, optimizer):
+    assert max(precise["momenta"][optimizer]) < 1e-12
+    assert "saved with another optimizer" in precise["momenta"][f"{optimizer} refused"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", ["dp_shard", "tp"])
-def test_bfloat16_keeps_float32_masters_and_stays_close_to_one_process(found, way):
-    low = found["low_precision"][way]
+def test_bfloat16_keeps_float32_masters_and_stays_close_to_one_process(precise, way):
+    low = precise["low_precision"][way]
     assert low["masters"] == ["torch.float32"]
     assert low["parameters"] == ["torch.bfloat16"]
     assert low["loss"] < 0.02
@@ -65,8 +82,9 @@ def test_bfloat16_keeps_float32_masters_and_stays_close_to_one_process(found, wa
     assert low["difference"] < 1e-3
 
 
-def test_gradients_of_parameters_that_are_computed_apart_are_added_up_in_float32(found):
-    apart = found["apart"]
+@pytest.mark.exhaustive
+def test_gradients_of_parameters_that_are_computed_apart_are_added_up_in_float32(precise):
+    apart = precise["apart"]
     assert len(set(apart["losses"])) == 1
     # Sums of bfloat16 in bfloat16 would differ in the third digit.
     assert apart["largest"] > 0
