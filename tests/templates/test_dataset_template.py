@@ -50,6 +50,7 @@ def test_packaged_pictures_are_small(tmp_path):
     assert max(map(len, lines)) < 1000
 
 
+@pytest.mark.exhaustive
 def test_the_same_data_give_the_same_unit_which_does_not_name_their_place(tmp_path):
     files = made("boxes", tmp_path)
     assert made("boxes", tmp_path) == files
@@ -67,7 +68,7 @@ def test_a_project_of_another_name_gets_loaders_that_pass_its_gates():
     assert b"from shop.dataset.digits import PACKAGED_ROWS" in files["checks/shop/dataset/test_digits.py"]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "keys"),
     [

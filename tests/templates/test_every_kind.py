@@ -57,7 +57,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("kind", "check"), CASES, ids=lambda value: getattr(value, "__name__", value))
 def test_every_kind_passes_the_matrix(kind, check, sandbox, tmp_path):
     check(sandbox, request_for(kind, tmp_path))
@@ -96,6 +96,7 @@ def test_the_tests_that_come_with_a_new_kind_pass(sandbox, tmp_path):
     assert result.ok, result.detail
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("folder", "missing"),
     [("areal/widget", "areal/widget/__init__.py"), ("areal/new/widget", "areal/new/__init__.py")],

@@ -63,7 +63,7 @@ def wait_for(condition):
     raise AssertionError("it did not happen in time")
 
 
-@pytest.mark.sample(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_matrix_ends_its_children_and_leaves_no_worktree(repository, tmp_path, number):
     file = tmp_path / "matrix.json"

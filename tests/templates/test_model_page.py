@@ -57,6 +57,7 @@ def refused(error=UsageError, name="llama", **options):
 # ------------------------------------------------------------------------------------------------------ real analyses
 
 
+@pytest.mark.exhaustive
 def test_an_unknown_type_is_refused_with_the_nearest_proven_families_and_the_ways_on():
     error = refused(name="qwen4")
     assert error.exit_code == 2

@@ -70,6 +70,7 @@ def test_the_code_has_only_what_the_family_needs(generated):
     assert 'arrangement="per_head"' in source(generated, "gpt_neox", "state_dict_adapter")
 
 
+@pytest.mark.exhaustive
 def test_what_few_families_have_is_written_where_it_is_needed(seed, tmp_path):
     report = reports.llama()
     report["layout"].append(reports.renamed("layers.*.mlp.activation", "model.layers.*.mlp.act_fn"))
@@ -89,6 +90,7 @@ def test_what_few_families_have_is_written_where_it_is_needed(seed, tmp_path):
     assert 'extra=("growth",),unused=("idle",)' in files["args.py"]
 
 
+@pytest.mark.exhaustive
 def test_choices_inside_choices_of_rotated_layers_become_one_question(seed, tmp_path):
     report = reports.llama()
     table, none = report["slots"]["layer.rotary"], reports.constant(None)
@@ -107,6 +109,7 @@ def test_choices_inside_choices_of_rotated_layers_become_one_question(seed, tmp_
     assert 'plain=fields.integers("plain",(0,1))' in files["args.py"]
 
 
+@pytest.mark.exhaustive
 def test_variants_that_are_left_out_are_not_reloaded_either(seed, tmp_path):
     report = reports.llama()
     report["variants"] = [
@@ -149,6 +152,7 @@ def test_another_report_for_the_same_name_is_an_update(sandbox, tmp_path):
     assert b"scale=" not in change.before
 
 
+@pytest.mark.exhaustive
 def test_a_second_family_for_a_type_is_refused(sandbox, tmp_path):
     sandbox.generate(request("llama", reports.llama(), tmp_path))
     with pytest.raises(NameRefusedError, match="the registry has 'llama'"):
@@ -161,7 +165,7 @@ RECEIPTS = [path.stem for path in sorted((ROOT / ".areal/receipts/model").glob("
 LONGEST = ("a" + "_long_type" * 20)[:90], ("A" + "LongArchitecture" * 10)[:90] + "ForCausalLM"
 
 
-@pytest.mark.sample(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("model_type", "architecture"),
     [("qwen9", "Qwen9ForCausalLM"), pytest.param(*LONGEST, marks=pytest.mark.exhaustive, id="longest")],

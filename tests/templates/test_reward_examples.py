@@ -33,6 +33,7 @@ def test_given_scores_become_the_table(seed, write):
     assert unit.receipt.answers["examples_file"] == "rows.jsonl"
 
 
+@pytest.mark.exhaustive
 def test_missing_scores_are_recorded_and_spread_over_outcomes(seed, write):
     answers = units.NUMBERED
     unit = units.planned(seed, "recorded", answers, from_examples=write(units.solutions(60)), max_examples=12)
@@ -44,6 +45,7 @@ def test_missing_scores_are_recorded_and_spread_over_outcomes(seed, write):
     assert [change.after for change in again.plan.changes] == [change.after for change in unit.plan.changes]
 
 
+@pytest.mark.exhaustive
 def test_examples_of_an_unknown_pattern_give_its_worked_cases(seed, write):
     answers = units.NUMBERED
     unit = units.planned(seed, "derived", answers, from_examples=write(units.solutions(5)))
@@ -110,6 +112,7 @@ def test_files_and_options_that_make_no_sense_are_refused(seed, write, tmp_path)
             units.planned(seed, "odd", answers, **options)
 
 
+@pytest.mark.exhaustive
 def test_long_rows_are_left_out_and_reported(seed, write):
     rows = [{"completion": "7", "answer": "7"}, {"completion": "8" * 5000, "answer": "7"}]
     unit = units.planned(seed, "long", {"style": "exact"}, from_examples=write(rows))

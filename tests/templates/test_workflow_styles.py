@@ -32,6 +32,7 @@ def test_long_names_and_other_packages_pass_the_gates_too(style, tmp_path):
         assert_fits_elsewhere("workflow", LONG, package, tmp_path, style=style)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "absent"),
     [

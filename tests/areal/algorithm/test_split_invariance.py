@@ -73,7 +73,7 @@ def _whole(objective, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, dict[st
     return output.loss.detach(), logp.grad, combine([output.metrics])
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", sorted(SETTINGS))
 def test_micro_batches_in_any_order_add_up_to_the_step(make_batch, case):
     preset, changes = SETTINGS[case]
@@ -129,6 +129,7 @@ def test_any_split_with_any_padding_gives_the_same_step(make_batch, case, seed, 
     torch.testing.assert_close(logp.grad, gradient, atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("case", sorted(SETTINGS))
 def test_ranks_that_count_apart_and_combine_agree_with_one_rank(make_batch, case):
     preset, changes = SETTINGS[case]
@@ -162,6 +163,7 @@ def test_packed_sequences_give_the_same_step_as_padded_ones(make_batch, case):
     torch.testing.assert_close(packed.grad, packing.pack_values(gradient, lengths), atol=TOLERANCE, rtol=0)
 
 
+@pytest.mark.sample(15)
 @pytest.mark.fault(
     row=20,
     injected="a micro-batch without trained tokens",

@@ -337,6 +337,7 @@ def test_version_lists_packages_without_importing_them(capsys):
     assert set(json.loads(capsys.readouterr().out)["versions"]) >= {"areal", "python", "torch"}
 
 
+@pytest.mark.exhaustive
 def test_a_reward_module_in_the_current_folder_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])

@@ -77,6 +77,7 @@ def test_optimizers_hold_and_send_what_they_need(plan):
     assert bytes_of(whole, "communication", "muon") < bytes_of(muon, "communication", "muon") / 10
 
 
+@pytest.mark.exhaustive
 def test_adapters_have_gradients_and_moments_and_their_base_has_none(plan):
     code, found = plan(DENSE, "actor.lora.rank=16", "actor.dtype=bfloat16", "--parallel", "dp_shard=2 tp=2")
     assert code == 0, found
@@ -150,6 +151,7 @@ def test_a_pipeline_is_planned_for_its_larger_end(plan):
     assert bytes_of(cut, "memory", "activations") == bytes_of(one, "memory", "activations")  # a quarter, of 4 at once
 
 
+@pytest.mark.exhaustive
 def test_schedules_are_compared_by_what_they_wait_hold_and_send(plan):
     def cut(name, *more):
         code, found = plan(DENSE, "--parallel", "pp=2", "--micro-batches", "8", "--pp-schedule", name, *more)
@@ -184,6 +186,7 @@ def test_a_configuration_says_how_it_is_split_and_options_say_otherwise(plan):
 SERVED = DENSE.replace("kind: sft", "kind: rl\nrollout: {engine: vllm}\nreward: exact\nservers: {dtype: bfloat16}")
 
 
+@pytest.mark.exhaustive
 def test_weights_that_are_streamed_from_shards_are_planned_too(plan, tmp_path, capsys):
     arguments = (
         "--parallel",

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from areal.algorithm import registry
 from areal.cli.main import COMMANDS
 from areal.trainer.config import PPOConfig, SFTConfig
@@ -23,6 +25,7 @@ def generate(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.exhaustive
 def test_a_page_that_drifted_is_named_together_with_the_command_to_run(tmp_path):
     shutil.copytree(ROOT / "docs" / "reference", tmp_path / "docs" / "reference")
     page = tmp_path / "docs" / "reference" / "config.md"

@@ -258,6 +258,7 @@ def test_the_page_of_the_documentation_lists_every_rule_and_every_field(tmp_path
             assert f"`{field}`" in page, field
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("command", [["report", "--text"], ["doctor"]])
 def test_neither_command_imports_anything_heavy(tmp_path, command):
     code = (

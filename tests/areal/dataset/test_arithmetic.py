@@ -63,6 +63,7 @@ def test_rl_rows_are_bare_prompts_with_the_answer_beside(tokenizer):
     assert tokenizer.decode(tokenizer.encode(row["messages"])) == row["messages"]
 
 
+@pytest.mark.exhaustive
 def test_demonstrations_are_a_seeded_sample_that_rl_rows_know_of(tokenizer):
     sft = load(tokenizer, "sft")
     assert len(sft) == 60

@@ -154,6 +154,7 @@ BAD_VALUES = [
 ]
 
 
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("kind", ["rl", "sft"])
 @pytest.mark.parametrize(("name", "column", "value", "problem"), BAD_VALUES)
 def test_a_bad_row_is_refused_with_its_line(tokenizer, tmp_path, kind, name, column, value, problem):

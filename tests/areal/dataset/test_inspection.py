@@ -301,6 +301,7 @@ def run(*arguments):
     )
 
 
+@pytest.mark.exhaustive
 def test_the_command_writes_one_object_also_on_failure(tmp_path):
     done = run(write_lines(tmp_path / "train.jsonl", QUESTIONS), "--json", "--excerpt", 2, 1)
     assert (done.returncode, done.stderr) == (0, "")

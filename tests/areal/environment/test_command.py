@@ -89,6 +89,7 @@ def test_a_call_that_cannot_be_read_is_a_wrong_argument(areal):
     assert "not closed" in err
 
 
+@pytest.mark.exhaustive
 def test_an_environment_of_a_project_is_listed_and_runs_by_its_name_in_a_process(areal, tmp_path, monkeypatch):
     package = tmp_path / "shop" / "environment"
     package.mkdir(parents=True)

@@ -228,6 +228,7 @@ def test_an_environment_that_blocks_the_loop_is_named_while_it_does(caplog):
     assert "in step()" in caplog.records[0].getMessage()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="the kernel does not count waiting")
 def test_an_environment_that_waits_for_a_processor_is_not_named(caplog):
     """A thread of the lowest priority shares its processor with a program that never rests."""
@@ -333,6 +334,7 @@ def test_the_check_finds_a_close_that_raises():
     assert not found["leaks"][0]
 
 
+@pytest.mark.exhaustive
 def test_a_process_finds_modules_where_the_trainer_does(tmp_path):
     """A copy of areal that shadows the installed one in the trainer does so in the environment's process too."""
     folder = Path(__file__).parent
@@ -358,6 +360,7 @@ def test_a_process_finds_modules_where_the_trainer_does(tmp_path):
     assert Path(done.stdout.strip()) == tmp_path / "areal" / "__init__.py"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("reuse", "seen"), [(True, ["made 1"] * 3), (False, ["made 1", "made 2", "made 3"])])
 def test_an_environment_that_resets_fully_may_serve_several_episodes_ended_or_not(reuse, seen):
     pool = EnvironmentPool("worlds:Lasting", {}, HostConfig(kind="subprocess", reuse=reuse, max_environments=1))

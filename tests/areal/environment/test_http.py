@@ -221,6 +221,7 @@ async def test_what_an_environment_does_wrong_on_a_server_is_a_fault_and_the_ser
             assert words in fault.message
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("what", ["die", pytest.param("spin", marks=pytest.mark.exhaustive)])
 async def test_the_process_of_an_environment_on_a_server_may_die(what):
     options, host = (

@@ -60,7 +60,7 @@ def says(*calls):
     return lambda prompt: "The result is 3." if is_second_turn(prompt) else said
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("calls", [(2,), (2, 5)], ids=["one call", "two calls"])
 @pytest.mark.parametrize("template", ["PLAIN", "MERGED", "EMPTY_THOUGHT"])
 @pytest.mark.parametrize("way", sorted(WAYS))

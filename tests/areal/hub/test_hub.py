@@ -84,6 +84,7 @@ def sharded(folder):
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
+@pytest.mark.exhaustive
 def test_the_dry_run_of_a_name_reads_headers_and_finds_what_loading_would_fail_on(hub, tmp_path):
     files = sharded(tmp_path / "model")
     config = json.loads(files["config.json"])

@@ -312,6 +312,7 @@ def observed(case):
     return seen["input"].flatten(0, 1), seen["output"].flatten(0, 1), case.weights(module.state_dict())
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", CASES)
 def test_a_layer_of_a_real_model_is_reproduced(name):
     case = CASES[name]
@@ -465,6 +466,7 @@ def test_a_rank_that_holds_some_heads_computes_those():
     torch.testing.assert_close(sum(partial), whole)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_linear_biases_of_long_distances_survive_bfloat16(softcap):
     generator = torch.Generator().manual_seed(0)

@@ -64,7 +64,7 @@ def checkpoint(hf_model, tmp_path):
     return write
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS.keys())
 def test_a_round_trip_keeps_every_byte_and_transformers_loads_it(variant, hf_model, tokens, tmp_path):
     from transformers import AutoModelForCausalLM
@@ -113,6 +113,7 @@ def test_random_models_are_loaded_by_transformers_with_equal_logits(tokens, run,
         assert_same_logits(run(model, tokens), reference)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("model_type", ["qwen2", "qwen3_moe"])
 def test_large_weights_are_sharded_with_an_index(model_type, hf_model, tokens, run, tmp_path):
     from transformers import AutoModelForCausalLM

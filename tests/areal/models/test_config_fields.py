@@ -120,6 +120,7 @@ def test_published_configs_are_read_as_transformers_reads_them(config):
     assert replace(again, sliding_window=args.sliding_window, token_ids={}) == replace(args, token_ids={})
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("model_type", PUBLISHED)
 @pytest.mark.parametrize("use_sliding_window", [True, False])
 def test_windows_follow_the_rules_of_transformers(model_type, use_sliding_window):

@@ -88,6 +88,7 @@ def test_tied_models_have_one_vocabulary_matrix_and_it_gets_both_gradients(run, 
     torch.testing.assert_close(tied.embed_tokens.weight.grad, both, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("config", [CONFIGS["qwen2"], CONFIGS["qwen3_moe"]], ids=["qwen2", "qwen3_moe"])
 def test_a_critic_starts_at_zero_learns_and_ignores_the_vocabulary(config, run, tokens):
     critic = ValueModel(from_config({**config, "initializer_range": 0.2}))

@@ -92,6 +92,7 @@ def naive_attention(query, key, value, bounds, *, scale, window, chunk, softcap,
     return output
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize(
     ("window", "chunk"), [(None, None), (1, None), (3, None), (100, None), (None, 4), (None, 100), (3, 4)]
 )

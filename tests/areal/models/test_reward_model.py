@@ -44,6 +44,7 @@ def scores_of(model):
     return torch.cat(found)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("model_type", "tied"), [("qwen3", False), ("qwen3", True), ("qwen2", False)])
 def test_transformers_gives_the_same_scores(tmp_path, model_type, tied):
     engine = make_engine(model_type, tied=tied)

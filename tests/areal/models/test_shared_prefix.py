@@ -52,7 +52,7 @@ def separately(query, key, value, rows, **options):
     return torch.cat(outputs)
 
 
-@pytest.mark.sample(24)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("window", "chunk"), [(None, None), (1, None), (3, None), (100, None), (None, 3), (3, 2)])
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ def test_filters_reach_from_a_branch_into_its_root(layout, kernel_size):
     assert_agree(shared.convolve(0, inputs, weight, bias), expected, [inputs, weight, bias])
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", ["delta", "delta by channel", "sum"])
 def test_branches_begin_with_the_last_state_of_their_root(layout, kind):

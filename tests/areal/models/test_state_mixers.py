@@ -424,6 +424,7 @@ def test_every_document_gets_what_the_module_of_transformers_gives_it_alone(name
     assert float((without_borders - expected).abs().max() / expected.std()) > 0.3
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", MIXERS)
 @torch.no_grad()
 def test_bfloat16_is_as_near_as_its_rounding(name):
@@ -541,6 +542,7 @@ def test_open_gates_keep_what_those_of_published_models_keep():
         RGLRU(0, ARGS, width=64, num_blocks=3, kernel_size=4, activation="gelu")
 
 
+@pytest.mark.exhaustive
 def test_gradients_of_gates_and_decays_pass_gradcheck():
     mixer = RGLRU(0, SimpleNamespace(hidden_size=3), width=4, num_blocks=2, kernel_size=2, activation="silu", chunk=2)
     initialize(mixer, std=0.4, seed=0)

@@ -95,6 +95,7 @@ def test_weights_that_are_read_as_others_are_wrong(monkeypatch, factor, wrong):
     assert (verify.check("qwen3", SMALL, seed=3) > 1) is wrong
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("flips", "wrong"), [(1, False), (3, True)])
 def test_a_choice_between_equal_scores_is_judged_with_other_weights(monkeypatch, flips, wrong):
     computed, singles = verify.packed_logits, []

@@ -67,6 +67,7 @@ def test_functions_are_called_and_one_of_several_results_is_enough(code):
 PERMUTATION = "def check(input, output, expected):\n    return sorted(output.split()) == sorted(expected.split())"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("checker", "score"),
     [
@@ -94,6 +95,7 @@ def test_a_checker_that_fails_is_the_rows_fault(code, checker):
     assert caught.value.kind is FaultKind.DATA_INVALID
 
 
+@pytest.mark.exhaustive
 def test_an_own_checker_gets_input_output_and_what_was_expected(tmp_path, monkeypatch):
     (tmp_path / "own_checks.py").write_text("def longer(arguments, result, expected):\n    return result > expected\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -121,6 +123,7 @@ def test_a_row_that_makes_no_sense_is_a_fault_of_the_row(code, row, why):
     assert caught.value.kind is FaultKind.DATA_INVALID
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("total_seconds", [0.2, 0.002], ids=["within a program", "before a program"])
 def test_a_total_that_is_too_short_is_a_fault_and_no_score(total_seconds):
     hasty = CodeReward(total_seconds=total_seconds)
@@ -136,6 +139,7 @@ def test_a_rows_time_limit_goes_before_the_option(code):
     assert (score.score, "time limit" in score.details[0]) == (0.0, True)
 
 
+@pytest.mark.exhaustive
 @needs_node
 def test_the_label_of_the_block_chooses_the_language():
     both = CodeReward(languages=["python", "javascript"])
@@ -168,6 +172,7 @@ def test_an_absent_compiler_is_refused_at_the_start(monkeypatch, tmp_path):
         CodeReward(languages=["python", "cpp"])
 
 
+@pytest.mark.exhaustive
 def test_it_runs_in_a_reward_process_and_says_there_what_is_absent(monkeypatch, tmp_path):
     async def scores():
         reward = AsyncRewardWrapper("code", options={"scoring": "fraction"}, timeout_seconds=60)

@@ -12,7 +12,7 @@ from areal.reward import AsyncRewardWrapper
 from areal.reward.geometry3k import geometry3k_reward
 
 
-@pytest.mark.sample(10)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("completion", "answer", "expected"),
     [

@@ -278,6 +278,7 @@ async def test_a_hang_is_killed_at_the_limit_and_the_next_call_works(rewards, wr
     assert await reward("", "fine", [], []) == 1.0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=13,
     injected="a hanging reward that started processes",
@@ -293,6 +294,7 @@ async def test_the_children_of_a_hanging_reward_die_with_it(rewards, wrap, tmp_p
     assert eventually(lambda: not any(alive(pid) for pid in pids))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process adopt what lost its parent")
 @pytest.mark.fault(
     row=13,
@@ -325,6 +327,7 @@ async def test_a_hang_delays_only_its_own_worker(rewards, wrap, tmp_path):
     assert "was closed" in (await fault_of(hanging)).message
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=30,
     injected="calls already sent to a reward process that is killed for a hang",
@@ -339,6 +342,7 @@ async def test_calls_sent_ahead_of_a_hang_are_not_lost(rewards, wrap):
     assert results[5].kind is FaultKind.REWARD_TIMEOUT
 
 
+@pytest.mark.exhaustive
 async def test_the_limit_is_per_call_even_when_calls_queue(rewards, wrap):
     reward = wrap(f"{rewards}:nap", timeout_seconds=2.0)
     await asyncio.gather(*(reward("", "0", [], []) for _ in range(50)))
@@ -375,6 +379,7 @@ async def test_memory_beyond_the_limit_is_a_fault(rewards, wrap):
     assert "MemoryError" in fault.message
 
 
+@pytest.mark.exhaustive
 async def test_what_a_reward_prints_does_not_disturb_the_protocol(rewards, wrap):
     assert await asyncio.gather(*(wrap(f"{rewards}:noisy")("", "", [], []) for _ in range(3))) == [1.0] * 3
 
@@ -383,6 +388,7 @@ async def test_a_worker_does_not_import_torch(rewards, wrap):
     assert await wrap(f"{rewards}:loads_torch")("", "", [], []) == 0.0
 
 
+@pytest.mark.exhaustive
 async def test_large_rows_travel_whole(rewards, wrap):
     text = "x" * 3_000_000
     assert (
@@ -397,6 +403,7 @@ async def test_importable_callables_partials_and_instances_work(rewards, wrap):
     assert await wrap(module.Scaled(0.5))("", "abc", [], []) == 1.5
 
 
+@pytest.mark.exhaustive
 async def test_what_no_process_can_import_is_sent_with_its_code(rewards, wrap):
     bonus = 0.5
 
@@ -467,6 +474,7 @@ async def test_columns_named_like_the_arguments_do_not_clash(rewards, wrap):
     assert "multiple values for argument 'prompt'" in fault.message
 
 
+@pytest.mark.exhaustive
 def test_one_wrapper_serves_several_threads_and_loops(rewards, wrap):
     reward = wrap(f"{rewards}:length", max_workers=2)
     results: dict[int, list[float]] = {}
@@ -534,6 +542,7 @@ async def test_a_forgotten_wrapper_leaves_no_process_behind(rewards):
     assert eventually(lambda: not alive(pid))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=30,
     injected="an idle reward process is killed",
@@ -549,6 +558,7 @@ async def test_a_worker_killed_from_outside_while_idle_is_replaced(rewards, wrap
     assert int(await reward("", "", [], [])) != first
 
 
+@pytest.mark.sample(1)
 @pytest.mark.fault(
     row=13,
     injected="SIGKILL of the process that owns rewards hanging in Python, in C, or in children, also in other sessions",

@@ -77,6 +77,7 @@ VALUES = '[[[1, "q\\u00e9\\ud83d\\ude00"]], "a\\n\\"\\\\", -2.5, true, "z", [[],
 SAME = '["q\\u00e9\\ud83d\\ude00", "a\\n\\"\\\\z", [[], [7, -8]], -5.0, false]'
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("language", "source", "arguments", "result"),
     [

@@ -52,6 +52,7 @@ def test_ranks_of_a_group_compute_together(fork_server, program):
     assert results == [{"total": 3, "size": 2}]
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_fails_ends_the_others_and_is_quoted(fork_server, program):
     with pytest.raises(EngineError, match=r"2 processes failed(?s:.*)rank gives up"):
         fork_server.run_ranks(program(RANK), 2, ["--fail=1"], timeout_seconds=200)
@@ -71,6 +72,7 @@ def test_a_program_has_its_arguments_environment_folder_and_streams(fork_server,
     assert fork_server.cpu_seconds > 0
 
 
+@pytest.mark.exhaustive
 def test_an_exception_is_shown_and_ends_with_1(fork_server, program):
     job = fork_server.start(program("raise ValueError('wrong')"))
     assert job.wait(60) == 1

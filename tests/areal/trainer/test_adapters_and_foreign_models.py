@@ -73,6 +73,7 @@ def test_a_run_with_adapters_goes_on_bit_by_bit_and_its_reference_is_the_base(tm
     assert sizes[0] < sizes[1]
 
 
+@pytest.mark.exhaustive
 def test_a_reward_model_of_a_foreign_architecture_is_a_classifier_of_transformers(tmp_path, pairs):
     config = pair_runs.tiny(
         "reward_model", tmp_path / "run", pairs, model__init=GPT2, model__implementation="transformers"

@@ -40,6 +40,7 @@ def test_rewards_dealt_out_at_random_teach_nothing(tmp_path):
     assert signs & {"flat_unexplained", "groups_all_wrong", "reward_fell"}
 
 
+@pytest.mark.exhaustive
 def test_a_short_demo_writes_its_scores_and_its_report(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "SFT_STEPS", 2)
     monkeypatch.setattr(module, "TEST_ROWS", 32)

@@ -101,6 +101,7 @@ def test_a_run_without_reward_moves_the_student_towards_its_teacher(tmp_path, te
     assert sum(kl[-3:]) < 0.6 * sum(kl[:3])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("estimator", ["sampled", "top_k"])
 def test_every_row_is_scored_by_its_own_teacher_and_updates_do_not_depend_on_micro_batches(
     tmp_path, teachers, estimator
@@ -163,6 +164,7 @@ def test_beside_a_reward_both_losses_add_up(tmp_path, teachers):
     assert found[0.5]["train/grad_norm"] != found[2.0]["train/grad_norm"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("estimator", ["sampled", "top_k"])
 def test_a_teacher_on_a_server_teaches_what_it_teaches_here(tmp_path, teachers, estimator):
     numbers, metrics = [0, 1, 1, 0, 1, 0], []

@@ -136,6 +136,7 @@ def test_a_killed_evaluation_goes_on_to_the_samples_of_one_that_was_left_alone(p
     assert samples_of(tmp_path / "out") == samples_of(place / "eval" / "first")
 
 
+@pytest.mark.exhaustive
 def test_two_models_are_compared_row_by_row(place, first):
     del first
     plan = plan_of(place, "second")
@@ -184,6 +185,7 @@ def test_nothing_scored_is_an_error_that_says_why(place, tmp_path):
         evaluate(plan)
 
 
+@pytest.mark.exhaustive
 def test_a_folder_belongs_to_one_evaluation_and_one_process(place, first):
     with pytest.raises(ConfigError, match=r"(?s)something else.*eval_sets.sampled.gconfig"):
         evaluate(plan_of(place, "first", "gconfig.temperature=0.5"))
@@ -193,6 +195,7 @@ def test_a_folder_belongs_to_one_evaluation_and_one_process(place, first):
         evaluate(plan_of(place, "first"))
 
 
+@pytest.mark.exhaustive
 def test_a_new_beginning_keeps_the_old_samples(place, tmp_path):
     once = plan_of(place, "first", output=tmp_path, sets=("greedy",))
     evaluate(once)

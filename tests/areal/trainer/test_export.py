@@ -61,6 +61,7 @@ def test_an_earlier_one_is_another_model_and_the_command_says_where_it_is(run, c
     assert json.loads(capsys.readouterr().out)["replaces"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [

@@ -183,6 +183,7 @@ def test_many_prompts_longer_than_the_context_are_no_faults_and_stop_no_run(tmp_
     assert found in caplog.text
 
 
+@pytest.mark.exhaustive
 def test_a_fault_names_dataset_row_and_line(tmp_path, caplog):
     path = tmp_path / "train.jsonl"
     rows = [{"prompt": "1+1=", "answer": "2"}] * 2 + [{"prompt": "1+2=", "answer": "3"}] * 2

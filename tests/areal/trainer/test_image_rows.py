@@ -214,6 +214,7 @@ def prompts(folder, config, *rows, **options):
     return load_dataset(chosen, TOKENIZER, kind="rl", place_images=place)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("config", MODELS.values(), ids=lambda config: config["model_type"])
 def test_prompts_are_measured_with_the_placeholders_that_their_episodes_have(tmp_path, caplog, config):
     rows = [row(0), row(), row(1, 2), {**row(0), "images": [base64.b64encode(b"<svg/>").decode()]}]

@@ -445,6 +445,7 @@ def test_jumps_of_the_wall_clock_and_slow_disks_change_nothing(tmp_path, straigh
     assert CheckpointStore(tmp_path / "run" / "checkpoints", keep=2).load_latest().step == 4
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=31,
     injected="the evaluation workflow raises from its third evaluation on",

@@ -114,6 +114,7 @@ def test_a_run_that_crashes_again_and_again_trains_the_rows_of_one_that_does_not
     assert [values.get("rollout/cancelled") for values in steps] == [3.0 if surplus else None] * 5
 
 
+@pytest.mark.exhaustive
 def test_a_source_that_is_used_up_ends_the_run_and_keeps_what_was_trained(tmp_path, code):
     config = mixed(tmp_path / "run", reward=f"{code}:digits", curriculum={"max_reuse": 1}, total_train_steps=9)
     with pytest.raises(RolloutError, match="source 'short' is used up: 3 prompts"):

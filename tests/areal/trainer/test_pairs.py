@@ -54,6 +54,7 @@ def test_a_run_learns_preferences_that_hold_on_prompts_it_never_saw(tmp_path, ca
     assert control["eval_after"]["eval/accuracy"] < 0.1, "it is the labels that are learnt, whatever they say"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", rl_runs.sample_of(KINDS, "dpo"))
 def test_a_run_that_broke_off_goes_on_bit_by_bit(tmp_path, pairs, kind):
     changes = {"checkpoint__every_steps": 1, "eval_every_steps": 2}

@@ -83,6 +83,7 @@ def test_zero_staleness_equals_a_plain_synchronous_loop_bit_by_bit(tmp_path):
     assert gc.get_threshold() == thresholds
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kernel", ["auto", "torch"])
 def test_an_engine_that_shares_the_learners_weights_gives_the_same_bits(tmp_path, monkeypatch, kernel):
     changes = {"engine__kernel": kernel, "total_train_steps": 3}
@@ -213,6 +214,7 @@ def test_decoupled_objectives_recompute_the_proximal_policy_and_agree_with_the_s
         assert row["mismatch/effective_sample_size"] == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("case", runs.sample_of(product(["behave", "recompute"], [1, 2]), ("behave", 2)))
 def test_every_step_says_how_sampler_and_trainer_differ(tmp_path, case):
     prox_logp, minibatches = case
@@ -282,6 +284,7 @@ def test_the_final_folder_loads_in_transformers_with_equal_logits(tmp_path):
     assert torch.allclose(actual, expected, atol=5e-5 * max(1.0, float(expected.std())))
 
 
+@pytest.mark.exhaustive
 def test_evaluation_leaves_training_untouched(tmp_path):
     valid = DatasetConfig(name="jsonl", path=str(runs.ROWS))
     _, without = runs.train(runs.tiny(tmp_path / "without"))

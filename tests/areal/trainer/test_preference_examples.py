@@ -27,6 +27,7 @@ MODEL = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["hhrlhf_dpo", "hhrlhf_reward_model"])
 def test_an_example_runs_on_the_packaged_pairs(tmp_path, name):
     settings = {

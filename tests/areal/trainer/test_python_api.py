@@ -67,6 +67,7 @@ def trained(tmp_path_factory):
     return areal.GRPO(**rl(folder, rewards, eval_sets={"held-out": ROWS[:4]})).train()
 
 
+@pytest.mark.exhaustive
 def test_a_lambda_and_a_nested_function_reward_a_run_like_any_other(trained):
     assert trained.finished
     assert trained.summary["steps"] == 2
@@ -102,6 +103,7 @@ def test_the_file_names_what_cannot_be_imported_and_is_read_back_equal(trained, 
         areal.GRPO(**rl(tmp_path / "again", trained.config.reward)).train()
 
 
+@pytest.mark.exhaustive
 def test_it_generates_from_texts_and_the_same_seed_gives_the_same(trained):
     first, second = (
         trained.generate(["2*3=", "2*3="], max_new_tokens=3),
@@ -114,6 +116,7 @@ def test_it_generates_from_texts_and_the_same_seed_gives_the_same(trained):
         trained.generate("2*3=", max_tokens=3)
 
 
+@pytest.mark.exhaustive
 def test_it_evaluates_own_sets_and_those_of_the_run(trained):
     own = {"own": {"dataset": ROWS[:2], "reward": lambda prompt, completion, *ids, **row: 1.0}}
     report = trained.evaluate(own)
@@ -183,6 +186,7 @@ def test_every_form_of_rows_is_the_same_file():
     assert not Path("unused").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_dataset_trains_like_the_list_of_its_rows(tmp_path):
     datasets = pytest.importorskip("datasets")
     given_forms = {"table": datasets.Dataset.from_list(ROWS), "list": ROWS}
@@ -261,6 +265,7 @@ def mixture(folder):
     return areal.GRPO(**values)
 
 
+@pytest.mark.exhaustive
 def test_every_source_has_rows_and_rewards_of_the_program(tmp_path):
     run = mixture(tmp_path / "run")
     assert [source.weight for source in run.config.sources.values()] == [3, 1]
@@ -276,6 +281,7 @@ def test_every_source_has_rows_and_rewards_of_the_program(tmp_path):
     assert alone.config.sources["b"].dataset.name == "arithmetic"
 
 
+@pytest.mark.exhaustive
 def test_a_dry_run_says_what_areal_train_would_and_leaves_nothing(tmp_path, capsys):
     run = mixture(tmp_path / "run")
     found = run.dry_run()
@@ -306,6 +312,7 @@ def test_a_dry_run_says_what_areal_train_would_and_leaves_nothing(tmp_path, caps
         wrong.dry_run()
 
 
+@pytest.mark.exhaustive
 def test_distillation_has_a_teacher_in_each_of_its_forms(trained, tmp_path):
     teacher = str(trained.checkpoint)
 
@@ -373,6 +380,7 @@ def test_a_dataset_with_splits_is_refused_with_the_way_out(tmp_path):
         areal.SFT(**common(tmp_path, train=splits))
 
 
+@pytest.mark.exhaustive
 async def test_it_trains_and_generates_inside_a_running_event_loop(tmp_path):
     assert asyncio.get_running_loop().is_running()
     result = areal.GRPO(**rl(tmp_path / "run", lambda p, c, *ids, **row: len(c), total_train_steps=1)).train()

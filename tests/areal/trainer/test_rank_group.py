@@ -126,6 +126,7 @@ def test_an_error_of_rank_0_alone_leaves_the_others_ready(ranks):
     assert file.run(Path.read_text) == "now"
 
 
+@pytest.mark.exhaustive
 def test_an_error_of_another_rank_alone_names_it_and_ends_the_group(ranks):
     found = ranks(2)
     file = found.group.create(Path, "present")

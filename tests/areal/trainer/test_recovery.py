@@ -216,6 +216,7 @@ def test_only_the_first_start_of_a_launch_starts_over(tmp_path, monkeypatch):
     assert (config.directory / "archived" / "0001" / "checkpoints").is_dir()
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_run_says_what_is_saved_and_the_command_that_continues_it(tmp_path, command, monkeypatch, capsys):
     from areal.trainer.sft import SFTTrainer
 
@@ -241,6 +242,7 @@ def test_a_stopped_run_says_what_is_saved_and_the_command_that_continues_it(tmp_
     assert json.loads(capsys.readouterr().out)["summary"]["steps"] == 5
 
 
+@pytest.mark.exhaustive
 def test_the_dry_run_says_when_a_run_saves_and_how_it_begins(tmp_path, capsys):
     path = tmp_path / "config.yaml"
     config = supervised(tmp_path / "run")
@@ -269,6 +271,7 @@ def test_the_dry_run_says_when_a_run_saves_and_how_it_begins(tmp_path, capsys):
         assert ("The run would be refused (exit code 2): " in output.out) == is_refused
 
 
+@pytest.mark.exhaustive
 def test_the_dry_run_ends_with_the_code_of_the_run_that_would_be_refused(tmp_path, command, monkeypatch):
     """Rows, code and settings that differ, and checkpoints that are all damaged: what the run itself raises."""
     rows, reward = tmp_path / "rows.jsonl", tmp_path / "watched_reward.py"
@@ -333,6 +336,7 @@ def test_a_report_names_the_attempts_and_shows_older_ones_on_request(tmp_path, c
     assert json.loads(capsys.readouterr().out)["fix"] == "name one of 1, 2"
 
 
+@pytest.mark.exhaustive
 def test_the_final_folder_keeps_the_generation_config_of_the_model_it_started_from(tmp_path, command):
     defaults = '{"temperature": 0.6, "eos_token_id": [7, 9], "_from_model_config": true}'
     source = supervised(tmp_path / "source", total_train_steps=1)

@@ -38,6 +38,7 @@ def findings(directory):
     return {finding.name: finding for finding in diagnose(load_record(directory))}
 
 
+@pytest.mark.exhaustive
 def test_a_constant_reward_is_named_as_no_signal(tmp_path, rewards):
     config = runs.tiny(tmp_path / "run", reward=f"{rewards}:constant", total_train_steps=3)
     runs.train(config)

@@ -139,6 +139,7 @@ def test_a_workflow_that_discounts_the_score_cannot_be_normalised(tmp_path, code
         runs.train(config)
 
 
+@pytest.mark.exhaustive
 def test_constant_rewards_are_reported_after_the_first_step(tmp_path, code, caplog):
     caplog.set_level(logging.WARNING, logger="areal.infra.metrics.samples")
     runs.train(runs.tiny(tmp_path / "run", reward=f"{code}:constant", total_train_steps=3))

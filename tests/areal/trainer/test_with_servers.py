@@ -329,6 +329,7 @@ def test_a_server_that_cannot_start_ends_the_run_with_its_log(tmp_path, settings
         trainer.train()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "changes",
     [{}, *({"lora": {"rank": 2, "alpha": 4}, "adapters": how} for how in ("merged", "alone"))],

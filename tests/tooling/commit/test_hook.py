@@ -26,6 +26,7 @@ def test_git_refuses_a_message_that_does_not_conform_and_keeps_it(repo):
     assert "feat: add x" in repo.git("log", "--format=%s")
 
 
+@pytest.mark.exhaustive
 def test_merges_reverts_and_fixups_pass_the_hook(repo):
     repo.run("hook", "install")
     repo.commit("feat: add x", "a.txt")
@@ -114,6 +115,7 @@ def test_the_hook_goes_where_git_looks_for_hooks(repo):
     repo.commit("nonsense", ok=False)
 
 
+@pytest.mark.exhaustive
 def test_a_folder_of_hooks_for_many_repositories_is_left_alone(repo, tmp_path):
     repo.git("config", "core.hooksPath", str(tmp_path / "everywhere"))
     done = repo.run("hook", "install")

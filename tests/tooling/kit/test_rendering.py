@@ -170,6 +170,7 @@ def rendered_by_child(folder: Path, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.exhaustive
 def test_inside_a_git_hook_the_repository_is_left_alone(tmp_path):
     """GIT_DIR is set there, and with core.fileMode off copier would write modes into that repository's index."""
     repository = tmp_path / "r"

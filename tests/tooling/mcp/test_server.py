@@ -158,9 +158,10 @@ async def test_the_review_finds_the_bug(original, served):
     assert "exit code 10: there are findings" in result.content[0].text
 
 
-async def test_a_unit_is_planned_generated_and_undone(copy, connected, git):
+@pytest.mark.parametrize("pipes", [False, pytest.param(True, marks=pytest.mark.exhaustive)])
+async def test_a_unit_is_planned_generated_and_undone(copy, connected, served, git, pipes):
     arguments = {**DIGITS, "answers": {"style": "boxed"}}
-    async with connected(copy, "--allow-writes") as client:
+    async with connected(copy, "--allow-writes") if pipes else served(copy, writes=True) as client:
         planned = (await client.call_tool("new_plan", arguments)).structured_content
         assert git(copy, "status", "--porcelain") == ""
         done = (await client.call_tool("new_apply", {**arguments, "no_test": True})).structured_content
@@ -218,6 +219,7 @@ async def test_hostile_texts_are_texts(original, served, git, text):
     assert git(original, "status", "--porcelain") == ""
 
 
+@pytest.mark.exhaustive
 async def test_calls_at_once_are_all_answered(original, served):
     answers = {}
     async with served(original) as client, anyio.create_task_group() as group:

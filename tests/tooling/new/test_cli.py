@@ -61,6 +61,7 @@ def test_words_after_two_dashes_are_no_options():
     assert (found.word, found.help) == ("explain", False)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -83,6 +84,7 @@ def test_options_may_stand_anywhere(capsys, world):
         assert (code, json.loads(out)["unit"]) == (0, {"kind": "rule", "name": "half_off"})
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -483,6 +485,7 @@ def test_at_a_terminal_missing_answers_are_asked(world):
     assert "round(result, 2)" in world.read("shop/rules/half_off.py")
 
 
+@pytest.mark.exhaustive
 def test_json_at_a_terminal_asks_nothing(world):
     code, screen = at_terminal(world.root, ["rule", "--json"], [])
     assert code == 2

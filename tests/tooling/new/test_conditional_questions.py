@@ -68,6 +68,7 @@ def test_a_missing_answer_is_named_by_its_option(capsys, asking):
     assert (code, found["where"], found["error"]) == (2, "--currency", "has to be answered")
 
 
+@pytest.mark.exhaustive
 def test_an_update_refuses_new_answers_that_are_not_asked_for_and_keeps_old_ones(capsys, asking):
     assert call(capsys, asking, "rule", "x", "--style", "rounded", "--currency", "EUR", "--digits", "4")[0] == 0
     assert call(capsys, asking, "update", "rule", "x", "--style", "plain")[0] == 0

@@ -103,6 +103,7 @@ def test_the_page_of_an_installed_package_derives_answers_and_sees_the_rendered_
     assert not plan(world, tmp_path, style="rounded").plan
 
 
+@pytest.mark.exhaustive
 def test_an_update_needs_neither_the_option_nor_its_file(world, installed, tmp_path):
     world.apply(plan(world, tmp_path))
     (tmp_path / "percent.txt").unlink()
@@ -136,6 +137,7 @@ def test_an_update_follows_a_page_that_derives_otherwise_now(world, installed, t
     assert not plan_update(world.project, "ruled", "half_off").plan
 
 
+@pytest.mark.exhaustive
 def test_an_update_can_read_new_data_by_the_option(world, installed, tmp_path):
     world.apply(plan(world, tmp_path))
     (tmp_path / "other.txt").write_text("70", encoding="utf-8")
@@ -145,6 +147,7 @@ def test_an_update_can_read_new_data_by_the_option(world, installed, tmp_path):
     assert "read a file" in unit.warnings
 
 
+@pytest.mark.exhaustive
 def test_a_rename_runs_no_page(world, installed, tmp_path):
     world.apply(plan(world, tmp_path))
     before = len(calls())

@@ -145,6 +145,7 @@ def test_a_file_in_the_way_is_a_conflict_even_when_git_ignores_it(world):
         world.plan()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["free", "Free", "F-R-E-E"])
 def test_a_name_that_the_registry_has_in_another_spelling_is_refused(world, name):
     with pytest.raises((NameRefusedError, ConflictError)):
@@ -323,6 +324,7 @@ def test_every_entry_is_reported_where_it_stands_in_the_end(tmp_path):
 CONFLICT = "<<<<<<< HEAD\n{ours}=======\n{theirs}>>>>>>> branch\n"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("path", "line", "number"),
     [

@@ -124,6 +124,7 @@ def test_tests_that_compare_nothing_prove_nothing(outcomes, ok, expected):
     assert proof_of([], CheckResult("tests", True, 0.0), "0" * 64).state == "written"
 
 
+@pytest.mark.exhaustive
 def test_pytest_itself_is_understood(world, run):
     assert run(world.root, "rule", "half_off").code == 0
     assert (proof(world).state, proof(world).outcomes) == ("proven", {"passed": 1})
@@ -168,6 +169,7 @@ def test_all_units_are_proven_each_by_its_own_tests(made, run):
     assert run(made.root, "prove", "rule", "half_off", "--all").code == 2
 
 
+@pytest.mark.exhaustive
 def test_what_changes_files_ends_the_proof_unless_its_tests_ran(made, run):
     made.interpreter(PASSES)
     assert run(made.root, "update", "rule", "half_off", "--percent", "20", "--no-test").code == 0

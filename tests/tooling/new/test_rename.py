@@ -49,6 +49,7 @@ def test_edits_move_along_and_use_the_new_name(made):
     assert not (made.root / OLD_TEST).exists()
 
 
+@pytest.mark.exhaustive
 def test_an_answer_that_was_given_stays_and_a_default_follows_the_name(world):
     world.generate("half_off", summary="my words")
     world.generate("third_off")
@@ -109,6 +110,7 @@ def test_unmistakable_references_are_rewritten_on_request(made):
     assert unit.references == ("notes.txt:1: half_off_rule is used here", "shop/run.yaml:1: rule: half_off")
 
 
+@pytest.mark.exhaustive
 def test_what_an_undo_took_out_does_not_come_back_under_the_new_name(made):
     registry, page = made.read("shop/rules/registry.py"), made.read("docs/extensions.md")
     made.edit("shop/rules/half_off.py", "return result", "return result + 0.0")
@@ -138,6 +140,7 @@ def test_an_entry_that_somebody_changed_is_kept_and_reported(made):
     assert '"half_price": "shop.rules.half_price:half_price_rule"' in made.read(REGISTRY)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("new", ["free", "FREE", "registry", "class", "../x"])
 def test_a_new_name_that_is_taken_or_no_name_is_refused(made, new):
     before = made.tree()
@@ -154,6 +157,7 @@ def test_the_same_name_and_another_units_name_are_refused(made):
         plan_rename(made.project, "rule", "half_off", "third_off")
 
 
+@pytest.mark.exhaustive
 def test_a_name_that_differs_from_the_old_one_only_in_separators_is_fine(made):
     rename(made, "half_off", "halfoff")
     assert (made.root / "shop/rules/halfoff.py").exists()

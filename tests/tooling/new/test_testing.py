@@ -31,6 +31,7 @@ def repository(world):
     return find_repository(world.root)
 
 
+@pytest.mark.exhaustive
 def test_passing_tests_are_ok_and_leave_nothing_behind(world, repository):
     before = world.tree()
     result = run_tests(world.root, [PRICE], python=PYTHON)

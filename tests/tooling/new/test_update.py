@@ -62,7 +62,7 @@ def test_edits_and_changes_of_the_template_are_both_kept(made):
     assert [check.name for check in unit.checks].count("ruff-check") == 2
 
 
-@pytest.mark.sample(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("where", ["collected garbage", "linked", "sha256"])
 def test_updates_work_when_neither_template_was_ever_committed(world, tmp_path, where):
     here = world
@@ -145,6 +145,7 @@ def test_old_answers_stay_and_new_questions_get_their_defaults(world):
     assert read_receipt(world.root, "rule", "half_off").answers["floor"] == 0.0
 
 
+@pytest.mark.exhaustive
 def test_an_answer_the_template_no_longer_asks_for_is_dropped_with_a_warning(world):
     world.generate(style="rounded")
     text = world.read(QUESTIONS)
@@ -159,6 +160,7 @@ def test_an_answer_the_template_no_longer_asks_for_is_dropped_with_a_warning(wor
     assert "round(" not in world.read(MODULE)
 
 
+@pytest.mark.exhaustive
 def test_an_old_answer_that_is_no_longer_allowed_asks_for_a_new_one(world):
     world.generate(percent=90)
     world.edit(QUESTIONS, "percent > 100 %}at most 100", "percent > 50 %}at most 50")
@@ -268,6 +270,7 @@ def test_a_unit_generated_without_registering_stays_out_of_registries(world):
     assert world.read(REGISTRY) == registry
 
 
+@pytest.mark.exhaustive
 def test_what_an_undo_kept_does_not_bring_the_rest_back(world):
     from tooling.new.commands.undo import plan_undo
 
@@ -343,12 +346,14 @@ def generate_from_lost_template(world):
     world.edit(world.module_template, "Takes {{ percent }} percent away.", "New words.")
 
 
+@pytest.mark.exhaustive
 def test_without_the_old_template_a_pristine_file_is_its_own_base(world):
     generate_from_lost_template(world)
     assert update(world).exit_code == 0
     assert "New words." in world.read(MODULE)
 
 
+@pytest.mark.exhaustive
 def test_without_the_old_template_the_history_of_the_file_is_the_base(world):
     world.edit(world.module_template, "percent off.", "percent away.")
     world.generate()
@@ -372,6 +377,7 @@ def test_without_any_base_the_update_says_what_is_missing(world):
     assert world.tree() == before
 
 
+@pytest.mark.exhaustive
 def test_in_a_shallow_clone_the_way_out_is_named(world, tmp_path):
     world.edit(world.module_template, "percent off.", "percent away.")
     world.generate()
@@ -392,6 +398,7 @@ def test_in_a_shallow_clone_the_way_out_is_named(world, tmp_path):
     assert "New words." in shallow.read(MODULE)
 
 
+@pytest.mark.exhaustive
 def test_another_formatting_now_than_then_is_merged_with_a_warning(world):
     long = "result = price * (100 - {{ percent }}) / 100"
     world.edit(

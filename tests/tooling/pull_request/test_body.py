@@ -51,6 +51,7 @@ def test_it_prints_without_a_network_and_writes_nothing(world):
     assert (world.git("for-each-ref"), sorted(os.listdir(world.root / ".git")), world.git("count-objects")) == before
 
 
+@pytest.mark.exhaustive
 def test_what_speaks_against_it_is_said_and_measured(world):
     text = "import subprocess\n\n\ndef load(path):\n    subprocess.run(f'cat {path}', shell=True)\n"
     world.commit("feat: load", {"package/load.py": text})
@@ -63,6 +64,7 @@ def test_what_speaks_against_it_is_said_and_measured(world):
     assert re.search(r"\| (?:HIGH|CRITICAL|MEDIUM) \|", found)
 
 
+@pytest.mark.exhaustive
 def test_requirements_and_their_audit_are_told(world):
     world.commit("build: pin", {"constraints.txt": "torch==2.9.0\nnumpy==1.26\n"})
     world.git("switch", "-q", "-c", "second")

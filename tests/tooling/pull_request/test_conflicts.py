@@ -36,6 +36,7 @@ def test_a_resolved_branch_goes_on(conflicting):
     assert (conflicting.root / "package/one.txt").read_text() == "def one():\n    return 'both'\n"
 
 
+@pytest.mark.exhaustive
 def test_without_rebase_there_is_no_conflict(conflicting):
     assert conflicting.run("create", "--no-rebase").code == 0
 
@@ -61,6 +62,7 @@ def test_every_kind_of_conflict_is_one(world, mine, theirs):
     assert state(world) == before
 
 
+@pytest.mark.exhaustive
 def test_a_rename_there_and_a_change_here_meet(world):
     world.commit("fix: mine", {"README.md": "A project.\nAnd more.\n" * 20})
     world.run("create")

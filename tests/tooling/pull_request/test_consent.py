@@ -48,7 +48,7 @@ def at_a_terminal(folder, answer):
     return code, shown.decode()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("answer", "code"), [(b"yes\n", 0), (b"n\n", 2), (b"\n", 2), (b"\x04", 2)])
 def test_a_person_is_shown_the_steps_and_asked(published, answer, code):
     before = published.tip()

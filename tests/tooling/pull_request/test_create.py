@@ -3,6 +3,8 @@
 import os
 import stat
 
+import pytest
+
 
 def test_two_commits_become_one_on_the_newest_base(world):
     before = world.tip()
@@ -64,6 +66,7 @@ def test_the_only_commit_keeps_its_words_author_and_date(world):
     assert shown == f"Bob <bob@b.org>|{date}|fix(core): keep the order\n\nSee the issue.\n\nRefs: #7"
 
 
+@pytest.mark.exhaustive
 def test_a_commit_that_stands_on_the_base_already_is_not_rewritten(world):
     world.git("switch", "-q", "-c", "single", "main")
     world.git("pull", "-q", "origin", "main")
@@ -85,6 +88,7 @@ def test_a_message_that_does_not_conform_gives_way_and_is_kept_below(world):
     assert world.tip() == tip
 
 
+@pytest.mark.exhaustive
 def test_everybody_who_wrote_is_named(world):
     world.commit("fix: x", {"x.txt": "1\n"}, author="Bob <bob@b.org>")
     world.commit("fix: y\n\nCo-authored-by: Eve <eve@e.org>", {"x.txt": "2\n"}, author="BOB <BOB@b.org>")
@@ -118,6 +122,7 @@ def test_what_the_commits_say_is_kept(world):
     assert said == ["feat: add two", "", *below[:-2], "- fix: review", *below[-2:]]
 
 
+@pytest.mark.exhaustive
 def test_breaking_changes_stay_announced_and_fixups_say_nothing(world):
     world.commit("refactor!: drop it\n\nBREAKING CHANGE: use the other", {"x.txt": "1\n"})
     world.commit("fixup! feat: add two", {"x.txt": "2\n"})
@@ -149,6 +154,7 @@ def test_commits_can_stay_as_they_are(world):
     assert (world.tip(), world.there("topic"), plan["rewritten"]) == (tip, tip, False)
 
 
+@pytest.mark.exhaustive
 def test_commits_are_replayed_one_by_one(world):
     dates = world.git("log", "-2", "--format=%an %ad %s")
     plan = world.json("create", "--no-squash")
@@ -176,6 +182,7 @@ def test_merges_of_the_base_are_joined_without_its_commits(world):
     assert world.git("diff", "--name-only", "HEAD^", "HEAD").split() == ["package/two.txt", "x.txt"]
 
 
+@pytest.mark.exhaustive
 def test_a_resolution_made_in_a_merge_is_not_lost(world):
     world.commit("fix: mine", {"package/one.txt": "def one():\n    return 11\n"})
     world.git("fetch", "-q")
@@ -210,6 +217,7 @@ def test_modes_links_and_removals_survive(world):
     assert world.git("status", "--porcelain") == ""
 
 
+@pytest.mark.exhaustive
 def test_a_commit_is_signed_where_the_settings_ask_for_it(world):
     program = world.folder / "sign"
     program.write_text(
@@ -228,6 +236,7 @@ def test_a_commit_is_signed_where_the_settings_ask_for_it(world):
     assert (ran.code, world.tip()) == (2, before)
 
 
+@pytest.mark.exhaustive
 def test_words_in_another_encoding_are_not_garbled(world):
     world.git("switch", "-q", "-c", "latin", "main")
     world.write("x.txt", "1\n")
@@ -240,6 +249,7 @@ def test_words_in_another_encoding_are_not_garbled(world):
     assert world.tip("HEAD^") == world.there("main")
 
 
+@pytest.mark.exhaustive
 def test_filters_of_text_do_not_make_files_look_edited(world):
     """Files on disk differ from what git stores; the move, and its undo, have to know."""
     world.git("config", "core.autocrlf", "true")

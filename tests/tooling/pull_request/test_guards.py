@@ -81,6 +81,7 @@ def test_a_remote_or_base_with_a_typing_error_is_named(world):
     expect_refused(world, "main", "--base", "mian")
 
 
+@pytest.mark.exhaustive
 def test_not_without_a_choice_among_remotes(world):
     world.git("remote", "rename", "origin", "one")
     world.git("config", "--unset", "branch.topic.remote", ok=False)
@@ -102,6 +103,7 @@ def test_not_over_an_ignored_folder_in_the_place_of_a_file(world):
     expect_refused(world, "new.txt/inner", code=3)
 
 
+@pytest.mark.exhaustive
 def test_not_through_a_link_in_the_place_of_a_folder(world):
     world.advance("feat: deep", {"deep/er/file.txt": "x\n"})
     (world.folder / "outside").mkdir()
@@ -111,6 +113,7 @@ def test_not_through_a_link_in_the_place_of_a_folder(world):
     assert list((world.folder / "outside").iterdir()) == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("flag", ["--assume-unchanged", "--skip-worktree"])
 def test_not_over_edits_that_git_was_told_to_overlook(world, flag):
     world.git("update-index", flag, "package/one.txt")
@@ -136,6 +139,7 @@ def test_not_while_another_git_holds_the_index(world, monkeypatch):
     assert world.run("create").code == 0
 
 
+@pytest.mark.exhaustive
 def test_not_while_another_git_holds_the_branch(world):
     before = world.tip(), world.files(), world.there("topic")
     lock = world.root / ".git/refs/heads/topic.lock"

@@ -42,7 +42,7 @@ def valid(name):
     return not subprocess.run(["git", "check-ref-format", f"refs/heads/{name}"], check=False).returncode
 
 
-@pytest.mark.sample(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", sample(BRANCHES, "-rf", "$(touch pwned)", "\u202eevil"))
 def test_branches_may_have_any_name_that_git_allows(world, name):
     if not valid(name):
@@ -82,6 +82,7 @@ MESSAGES = [
 ]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("message", sample(MESSAGES, MESSAGES[0], MESSAGES[-5]))
 def test_messages_stay_text(world, message):
     world.use_gh()
@@ -103,6 +104,7 @@ def test_messages_stay_text(world, message):
     assert world.tip() == tip
 
 
+@pytest.mark.exhaustive
 def test_a_message_that_is_kept_is_kept_to_the_byte(world):
     message = "fix: keep it\n\n  indented \x07\n\ttabbed"
     world.git("switch", "-q", "-c", "single", "main")
@@ -144,6 +146,7 @@ def test_paths_may_have_any_name(world):
     assert not list(world.folder.rglob("pwned"))
 
 
+@pytest.mark.exhaustive
 def test_odd_paths_conflict_and_block_like_others(world):
     paths = ["-rf", ":(top)magic", "new\nline.txt"]
     world.advance("feat: theirs", dict.fromkeys(paths, "theirs\n"))

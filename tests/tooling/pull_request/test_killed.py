@@ -117,6 +117,7 @@ def test_a_restore_that_is_killed_goes_on(busy, step):
     assert (busy.tip(), busy.files(), busy.git("status", "--porcelain")) == (before, files, "?? notes.txt")
 
 
+@pytest.mark.exhaustive
 def test_every_step_is_announced_once(busy):
     heard = []
     busy.create(heard.append)
@@ -179,6 +180,7 @@ def interrupted(world):
     assert path_of(find_repository(world.root)).exists()
 
 
+@pytest.mark.exhaustive
 def test_half_a_work_tree_goes_back(busy):
     """As after a power cut while files were written: one new, one cut short, the index old."""
     before, files = busy.tip(), busy.files()
@@ -211,6 +213,7 @@ def test_an_edit_made_after_the_interruption_is_put_aside(busy):
     assert any("kept as" in each for each in ran["warnings"])
 
 
+@pytest.mark.exhaustive
 def test_what_was_staged_after_the_interruption_stops_the_next_run(busy):
     interrupted(busy)
     busy.write("package/one.txt", "mine\n")
@@ -253,6 +256,7 @@ def test_a_damaged_record_stops_everything(busy):
     assert (busy.files(), record.exists()) == (files, True)
 
 
+@pytest.mark.exhaustive
 def test_two_at_once_are_one_after_the_other(busy):
     pair = [os.fork() or os._exit(busy.run("create", "--yes", "--wait", "60").code) for _ in range(2)]
     assert [os.waitpid(child, 0)[1] for child in pair] == [0, 0]

@@ -19,6 +19,7 @@ def test_history_on_the_remote_is_replaced_only_with_consent(published):
     assert published.there("topic") == published.tip() != before[1]
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_forced_when_nothing_is_replaced(world):
     world.git("config", "push.default", "nothing")
     plan = world.json("create", "--dry-run")
@@ -57,6 +58,7 @@ def test_a_push_that_comes_in_between_wins(published):
     assert world.tip() == before
 
 
+@pytest.mark.exhaustive
 def test_own_commits_that_were_amended_are_known_from_the_reflog(published):
     published.git("commit", "-q", "--amend", "-m", "fix: better")
     assert published.run("create", "--yes").code == 0
@@ -92,6 +94,7 @@ def test_the_own_hook_before_a_push_runs(world):
     assert (ran.code, "tests are red" in ran.err, world.there("topic")) == (11, True, "")
 
 
+@pytest.mark.exhaustive
 def test_the_own_hook_for_references_can_forbid_the_move(world):
     hook = world.root / ".git/hooks/reference-transaction"
     hook.write_text('#!/bin/sh\n[ "$1" = prepared ] || exit 0\n[ -z "$(sed -n /refs.heads/p)" ]\n')
@@ -116,6 +119,7 @@ def test_passwords_in_addresses_are_not_shown(world):
     assert "s3cret" not in ran.out + ran.err
 
 
+@pytest.mark.exhaustive
 def test_a_default_branch_of_another_name_is_found(world):
     """Also when it was renamed after the clone was made."""
     world.git("update-ref", "refs/heads/trunk", "refs/heads/main", GIT_DIR=os.fspath(world.remote))
@@ -126,6 +130,7 @@ def test_a_default_branch_of_another_name_is_found(world):
     assert world.tip("HEAD^") == world.there("trunk")
 
 
+@pytest.mark.exhaustive
 def test_a_fork_is_pushed_to_and_compared_with_its_origin(world):
     subprocess.run(["git", "init", "-q", "--bare", os.fspath(world.folder / "fork.git")], check=True)
     world.git("remote", "rename", "origin", "upstream")
@@ -139,6 +144,7 @@ def test_a_fork_is_pushed_to_and_compared_with_its_origin(world):
     assert world.there("topic") == ""
 
 
+@pytest.mark.exhaustive
 def test_a_shallow_clone_works_as_far_as_its_history_goes(world):
     url = (world.folder / "remote.git").as_uri()
     world.git("push", "-q", "origin", "topic")
@@ -152,6 +158,7 @@ def test_a_shallow_clone_works_as_far_as_its_history_goes(world):
     assert world.tip("HEAD^") == world.there("main")
 
 
+@pytest.mark.exhaustive
 def test_a_linked_work_tree_is_a_place_like_any_other(world):
     world.git("switch", "-q", "main")
     world.git("worktree", "add", "-q", "../linked", "topic")
@@ -197,6 +204,7 @@ def test_submodules_are_carried_along_and_never_entered(world):
     assert world.git("status", "--porcelain", "--ignore-submodules=untracked") == " M vendor"
 
 
+@pytest.mark.exhaustive
 def test_variables_of_a_git_hook_do_not_lead_elsewhere(world, monkeypatch):
     elsewhere = world.folder / "elsewhere"
     subprocess.run(["git", "init", "-q", os.fspath(elsewhere)], check=True)
@@ -210,6 +218,7 @@ def test_variables_of_a_git_hook_do_not_lead_elsewhere(world, monkeypatch):
     assert list((elsewhere / ".git/refs/heads").iterdir()) == []
 
 
+@pytest.mark.exhaustive
 def test_settings_of_a_person_do_not_change_what_is_done(world):
     for name, value in {
         "diff.noprefix": "true",

@@ -1,5 +1,7 @@
 """A branch is brought back to what it was, and forth again."""
 
+import pytest
+
 
 def test_there_and_back_and_there_again(world):
     before, files = world.tip(), world.files()
@@ -19,6 +21,7 @@ def test_a_dry_run_changes_nothing(created):
     assert (created.tip(), created.files(), created.backups()) == before
 
 
+@pytest.mark.exhaustive
 def test_a_backup_is_named_by_id_or_reference(world):
     before = world.tip()
     world.run("create")
@@ -51,6 +54,7 @@ def test_another_branch_has_its_own(created):
     assert (ran.code, "git switch topic" in ran.err) == (2, True)
 
 
+@pytest.mark.exhaustive
 def test_names_that_begin_alike_do_not_mix(created):
     created.git("branch", "-m", "topic", "group")
     created.git("switch", "-q", "-c", "group-2")
@@ -79,6 +83,7 @@ def test_a_file_in_the_way_stays_and_no_backup_is_made(world):
     assert ((world.root / "log.txt").read_text(), world.backups()) == ("mine\n", before)
 
 
+@pytest.mark.exhaustive
 def test_backups_outlive_a_collection_of_garbage(world):
     before = world.tip()
     world.run("create")

@@ -65,6 +65,7 @@ def test_a_text_that_somebody_edited_is_kept(requested):
     assert not requested.requests()[0]["body"].startswith("Please look")
 
 
+@pytest.mark.exhaustive
 def test_a_title_that_somebody_edited_is_kept(requested):
     edit(requested, lambda request: request.update(title="feat: counted differently"))
     requested.commit("fix: review", {"x.txt": "1\n"})
@@ -84,6 +85,7 @@ def test_a_request_against_another_base_is_not_changed_by_the_way(served):
     assert served.requests()[0]["baseRefName"] == "main"
 
 
+@pytest.mark.exhaustive
 def test_closed_requests_and_those_of_forks_are_others(requested):
     edit(requested, lambda request: request.update(isCrossRepository=True))
     before = len(requested.requests())
@@ -95,6 +97,7 @@ def test_closed_requests_and_those_of_forks_are_others(requested):
     assert len(requested.requests()) == before + 1
 
 
+@pytest.mark.exhaustive
 def test_what_gh_refuses_is_quoted_and_the_next_run_goes_on(served):
     served.state.write_text('{"requests": [], "calls": [], "refuse": "create"}')
     ran = served.run("create")
@@ -116,6 +119,7 @@ def test_a_gh_that_cannot_be_used_leaves_the_text_and_the_command(served):
     assert any(os.fspath(kept) in step for step in ran["next"])
 
 
+@pytest.mark.exhaustive
 def test_a_fork_is_named_as_the_head(served):
     subprocess.run(["git", "init", "-q", "--bare", os.fspath(served.folder / "fork.git")], check=True)
     served.git("remote", "rename", "origin", "upstream")

@@ -72,6 +72,7 @@ def test_a_clone_that_lacks_contents_is_reviewed_without_them(world):
     assert outcome.notes == ("large.bin: its content is not in this clone",)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("threshold", "code"), [("high", 10), ("critical", 0), ("low", 10), ("never", 0)])
 def test_the_exit_code_follows_the_threshold(world, capsys, threshold, code):
     world.commit({"a.py": BAD})

@@ -106,6 +106,7 @@ def reviewed(world, capsys):
     return printed
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("option", "schema"), [("--sarif", SARIF), ("--rdjson", RDJSON)])
 def test_output_has_the_shape_of_its_format(reviewed, option, schema):
     for document in reviewed(option):
@@ -122,6 +123,7 @@ def test_output_is_valid_by_the_official_schema(reviewed, option):
         assert list(jsonschema.validators.validator_for(schema)(schema).iter_errors(document)) == []
 
 
+@pytest.mark.exhaustive
 def test_suppressed_findings_are_marked_in_sarif_and_left_out_of_rdjson(reviewed):
     results = reviewed("--sarif")[0]["runs"][0]["results"]
     (hidden,) = (each for each in results if "suppressions" in each)

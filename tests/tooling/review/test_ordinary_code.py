@@ -246,7 +246,7 @@ def said(shared_world) -> set[tuple[str, str]]:
     return {(rule, path) for rule, path, _ in shared_world.found()}
 
 
-@pytest.mark.sample(15)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("rule", ORDINARY)
 def test_a_rule_is_silent_on_ordinary_code(said, rule):
     assert [path for name, path in said if name == rule and path.startswith(rule.replace("-", "_"))] == []

@@ -72,6 +72,7 @@ def test_requests_of_gitlab_are_found_too(world, remote):
     assert world.found("--pr", "8") == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("remote")
 def test_the_base_is_that_of_the_option_then_what_gh_says_then_the_default(world, tmp_path):
     title = "pull request 7 onto"
@@ -81,7 +82,7 @@ def test_the_base_is_that_of_the_option_then_what_gh_says_then_the_default(world
     assert world.review("--pr", "7", "--base", "main").comparison.title == f"{title} main"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.usefixtures("remote")
 @pytest.mark.parametrize("name", ["--upload-pack=touch trap", "../../x", "release\nmain", "+release:refs/heads/main"])
 def test_a_hostile_name_of_a_base_is_no_branch_of_the_remote(world, tmp_path, name):

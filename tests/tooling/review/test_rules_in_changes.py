@@ -27,6 +27,7 @@ def test_a_new_component_needs_its_registry_entry(world):
     assert world.found("--base", "HEAD~2") == []
 
 
+@pytest.mark.exhaustive
 def test_fields_that_move_under_a_caller_by_position(world):
     head = "from dataclasses import dataclass\n\n\n@dataclass\nclass Args:\n"
     world.commit({"a.py": head + "    x: int\n    y: int\n", "b.py": "from a import Args\n\nargs = Args(1, 2)\n"})
@@ -70,7 +71,7 @@ def test_python_that_cannot_be_parsed(world):
     assert world.found() == [("unreadable-python", "a.py", 2)]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("terms", [190, 900, 9000])
 def test_a_tree_of_any_depth_is_survived(world, terms):
     world.commit({"a.py": "x = 1\n"})

@@ -233,6 +233,7 @@ def test_a_hook_starts_a_file_that_is_there(world):
     assert world.found() == [("named-file-missing", ".pre-commit-config.yaml", 3)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "line",
     [

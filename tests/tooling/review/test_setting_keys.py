@@ -69,6 +69,7 @@ def test_a_key_of_a_renamed_field_is_found_in_files_outside_the_change(package) 
     assert found(package, {"package/config.py": classes}) == [("unknown-setting-key", "configs/run.yaml", 7)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "text",
     [
@@ -106,6 +107,7 @@ COMMAND = (
 )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("path", "text", "line"),
     [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tooling.review.findings import LINTED
 from tooling.review.rules.catalogue import FORMER, RULES
 
@@ -49,6 +51,7 @@ def test_files_outside_the_change_that_used_what_it_removed(world):
     assert world.found() == [("unresolved-import", "pkg/b.py", 1), ("signature-mismatch", "pkg/b.py", 4)]
 
 
+@pytest.mark.exhaustive
 def test_a_class_is_called_as_its_base_or_its_fields_say(world):
     calls = "from pkg.a import Both, Open, Options, Reader\n\nReader({})\nOptions({})\nOpen(width=1)\nBoth(1)\n"
     world.commit(
@@ -78,6 +81,7 @@ def Both(one): ...
     assert world.found() == [("signature-mismatch", "src/pkg/b.py", line) for line in (3, 4, 6)]
 
 
+@pytest.mark.exhaustive
 def test_files_outside_that_get_a_removed_name_from_a_package(world):
     world.commit(
         {
@@ -128,6 +132,7 @@ def test_a_comment_about_another_rule_suppresses_nothing(world):
     assert world.found() == [AT]
 
 
+@pytest.mark.exhaustive
 def test_former_names_of_rules_still_suppress_and_switch_off(world):
     assert set(FORMER.values()) <= RULES.keys()
     assert RULES.keys().isdisjoint(FORMER)

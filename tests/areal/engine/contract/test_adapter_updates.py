@@ -185,6 +185,7 @@ def adapted(request, tmp_path_factory, fork_server):
         subject.resources.close()
 
 
+@pytest.mark.sample(1)
 def test_updates_are_as_small_as_the_adapters_and_exact(adapted):
     for seed in (1, 2):
         version = adapted.update(seed)

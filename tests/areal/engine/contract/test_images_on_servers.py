@@ -199,7 +199,7 @@ def test_equal_tokens_with_other_pixels_are_other_prompts(tmp_path, fork_server)
         assert max(subject.deviation(*pair) for pair in found) < 1e-5
 
 
-@pytest.mark.sample(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("fault", "words"), [("small", "placed images as .* its image processor differs"), ("no_echo", "does not say")]
 )

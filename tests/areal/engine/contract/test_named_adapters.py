@@ -174,6 +174,7 @@ def test_what_was_replaced_stays_until_its_last_request_has_ended(served, tmp_pa
     assert eventually(lambda: held(address) == ["judge.2"], 60), held(address)
 
 
+@pytest.mark.exhaustive
 def test_there_is_a_bound_and_what_cannot_be_loaded_changes_nothing(served, tmp_path):
     subject, address = served
     for seed, name in enumerate(("one", "two", "three")):

@@ -61,6 +61,7 @@ def assert_recorded(subject, response):
     assert torch.equal(response.routes.sort(-1).values, routes_of_a_full_forward(subject.model, response))
 
 
+@pytest.mark.sample(1)
 def test_every_token_but_the_last_comes_with_its_experts_cached_prompt_included(subject):
     group = [subject.request(3, 4, 5, *range(1, 19), *range(1, 19), new=12, seed=seed) for seed in range(4)]
     for response in subject.generate(*group, subject.request(7, new=1), subject.request(7, 8, new=30, min_new_tokens=8,
@@ -68,6 +69,7 @@ def test_every_token_but_the_last_comes_with_its_experts_cached_prompt_included(
         assert_recorded(subject, response)
 
 
+@pytest.mark.sample(1)
 def test_an_answer_that_a_stop_string_ends_has_all_of_its_experts(subject):
     (whole,) = subject.generate(subject.request(new=24, seed=3))
     letter = engines.Letters.decode(whole.output_tokens[9:10])

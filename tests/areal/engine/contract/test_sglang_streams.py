@@ -140,6 +140,7 @@ def test_a_transfer_that_takes_longer_than_a_stall_is_none(subject, monkeypatch,
     assert (stats["evictions"], stats["failed_calls"]) == (0, 0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("subject", [("double", broadcast)], indirect=True, ids=["double"])
 def test_a_byte_that_changes_on_the_way_is_refused_and_the_server_goes_on_with_what_it_has(subject, monkeypatch):
     send = BroadcastCarrier._send_run

@@ -113,6 +113,7 @@ def test_abort_returns_partial_output_of_the_named_requests_only(world):
     assert max(world.deviation(model, response) for response in responses) < TOLERANCE
 
 
+@pytest.mark.sample(1)
 @pytest.mark.fault(
     row=10,
     injected="a weight update in the middle of requests",
@@ -300,6 +301,7 @@ def test_an_exception_in_the_model_fails_the_requests_and_not_the_engine(world, 
     assert world.deviation(model, response) < TOLERANCE
 
 
+@pytest.mark.exhaustive
 def test_cancelling_the_caller_frees_its_slot(world):
     model = world.build_model()
     engine = world.build_engine(model, eos=None, batch=2)
@@ -345,6 +347,7 @@ def test_close_ends_requests_frees_memory_and_refuses_further_use(world):
     assert sum(type(thing) is type(model) for thing in gc.get_objects()) == 1  # the caller's own
 
 
+@pytest.mark.exhaustive
 def test_one_engine_serves_one_loop_after_another_and_never_two_at_once(world):
     model = world.build_model()
     engine = world.build_engine(model, eos=None)

@@ -121,7 +121,7 @@ def model_of(layer_attention, rotaries, positions):
     return model
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", FEATURES)
 def test_step_by_step_equals_a_full_forward(world, name):
     model = model_of(*FEATURES[name])

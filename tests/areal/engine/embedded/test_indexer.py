@@ -80,6 +80,7 @@ def test_what_is_chosen_matters_to_these_tests(world):
     assert worst(world, model_of(top_k=200), responses) > 1e-2
 
 
+@pytest.mark.exhaustive
 def test_after_a_weight_update_keys_of_indexers_are_those_of_the_new_weights(world):
     model, newer = model_of(), model_of(seed=1)
     engine = world.build_engine(model, eos=None, batch=3)
@@ -102,6 +103,7 @@ def test_after_a_weight_update_keys_of_indexers_are_those_of_the_new_weights(wor
         assert world.deviation(newer, response, first=change) < 1e-6
 
 
+@pytest.mark.exhaustive
 def test_aborted_rows_leave_others_their_keys(world):
     model = model_of()
     engine = world.build_engine(model, eos=None, batch=4)

@@ -151,7 +151,7 @@ def requests_of(world):
     return lone + [world.request(21, prompt_seed=3, seed=seed, new=9 + seed) for seed in range(6)]
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", COMPUTED)
 def test_the_kernel_equals_a_full_forward_and_samples_what_torch_does(world, caplog, name):
     caplog.set_level(logging.INFO)
@@ -295,6 +295,7 @@ def test_a_copy_that_does_not_fit_is_not_made(world, monkeypatch, caplog):
     assert "a copy of the weights needs" in caplog.text
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("reason", LEFT_TO_TORCH)
 def test_what_the_kernel_does_not_know_is_left_to_torch(world, caplog, reason):
     caplog.set_level(logging.INFO)

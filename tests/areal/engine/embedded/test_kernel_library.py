@@ -32,6 +32,7 @@ def is_usable(library):
     return isinstance(library, ctypes.CDLL) and library.panel_width() in (16, 64)
 
 
+@pytest.mark.exhaustive
 @needs_compiler
 def test_a_second_process_finds_what_the_first_has_built(monkeypatch):
     assert is_usable(load_kernel())
@@ -65,6 +66,7 @@ def test_a_damaged_file_is_built_anew(caplog, damage):
     assert not caplog.text
 
 
+@pytest.mark.exhaustive
 @needs_compiler
 def test_another_processor_or_other_flags_have_a_file_of_their_own(monkeypatch):
     load_kernel()
@@ -126,6 +128,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(caplog):
     assert path.stat().st_mtime_ns == before
 
 
+@pytest.mark.exhaustive
 @needs_compiler
 def test_a_process_that_was_forked_builds_for_itself():
     kernel_library.kernel_in_background.cache_clear()

@@ -60,7 +60,7 @@ def values_of(engine):
     return {name: tensor.detach().clone() for name, tensor in engine.model.named_parameters()}
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("train", ["none", "projector", "all"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_step_does_not_depend_on_micro_batches(kind, train):
@@ -82,7 +82,7 @@ def test_a_step_does_not_depend_on_micro_batches(kind, train):
     assert bool(vision - projector) == (train == "all")
 
 
-@pytest.mark.sample(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", MODELS)
 def test_features_of_a_frozen_tower_are_computed_once_and_change_nothing(kind):
     engine = engine_of(kind, max_tokens_per_micro_batch=40)
@@ -101,6 +101,7 @@ def test_features_of_a_frozen_tower_are_computed_once_and_change_nothing(kind):
     )
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", MODELS)
 def test_the_numbers_are_those_of_transformers(kind):
     engine = engine_of(kind)
@@ -123,7 +124,7 @@ def test_the_numbers_are_those_of_transformers(kind):
 SCOPES = [["language"], ["projector"], ["tower"], ["language", "projector", "tower"]]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("kind", "scope"),
     [
@@ -159,6 +160,7 @@ def test_adapters_go_into_the_parts_in_their_scope(kind, scope, tmp_path):
     assert torch.allclose(found, engine.forward_logp(batch), atol=1e-5)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("scope", [SCOPES[0], SCOPES[3]], ids="+".join)
 def test_a_folder_of_adapters_goes_on_top_of_the_model_of_transformers(scope, tmp_path):
     engine = engine_of("llava", lora=LoraConfig(rank=2, alpha=4, scope=scope, targets=["q_proj", "v_proj"]))

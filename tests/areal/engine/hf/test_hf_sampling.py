@@ -125,7 +125,7 @@ def without_faults(requests, responses):
     return [item for item, _ in kept], [found for _, found in kept]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", TEXTS)
 def test_text_is_sampled_with_the_trainers_log_probabilities(name):
     model = loading.from_config(TEXTS[name], seed=3)

@@ -80,6 +80,7 @@ def engine_of(model, *, lora=None, **changes):
     return TrainingEngine(model, config=TrainEngineConfig(**{"lr": 1e-2, "device": "cpu", "lora": lora, **changes}))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_only_adapters_are_trained_and_they_change_nothing_at_first(name):
     batch = make_batch()
@@ -143,6 +144,7 @@ def test_a_layer_of_full_rank_learns_what_its_matrix_would():
         torch.testing.assert_close(second, -0.1 * gradient @ first.T, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_states_hold_adapters_only_and_come_back_bit_by_bit(dtype):
     batch = make_batch()

@@ -77,7 +77,7 @@ class World:
         return serving_tensors(checkpoint_tensors(model, dict(tensors)), self.dtype)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "options",
     [

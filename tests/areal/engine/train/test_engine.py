@@ -78,6 +78,7 @@ def _step(make_engine, batch, loss_fn, **changes):
     return stats, _parameters(engine)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 1e-6)])
 def test_cutting_order_and_padding_do_not_change_a_step(make_engine, make_batch, policy_loss, dtype, tolerance):
     options = {"dtype": dtype, "adam_eps": 1e-3}
@@ -152,6 +153,7 @@ def test_a_batch_without_any_trained_token_changes_nothing(make_engine, make_bat
     _assert_equal_weights(_parameters(engine), before, 0)
 
 
+@pytest.mark.exhaustive
 def test_two_runs_are_equal_bit_by_bit(make_engine, make_batch, policy_loss):
     finals = []
     for _ in range(2):
@@ -170,6 +172,7 @@ def test_recomputing_activations_does_not_change_a_step(make_engine, make_batch,
     _assert_equal_weights(found, expected, 1e-12)
 
 
+@pytest.mark.exhaustive
 def test_likelihood_training_learns_a_sequence_by_heart(make_engine, make_batch):
     engine, batch = make_engine(dtype="float32", lr=2e-2), make_batch(lengths=(8, 6), prompts=(1, 1))
 
@@ -181,6 +184,7 @@ def test_likelihood_training_learns_a_sequence_by_heart(make_engine, make_batch)
     assert losses[-1] < 0.05
 
 
+@pytest.mark.exhaustive
 def test_a_critic_learns_returns(make_engine, make_batch):
     engine, batch = make_engine(is_critic=True, dtype="float32", lr=2e-2), make_batch()
 
@@ -407,6 +411,7 @@ class TestBfloat16:
             assert torch.equal(master.bfloat16(), engine.weights()[name])
         assert not torch.equal(masters["norm.weight"], after["norm.weight"])
 
+    @pytest.mark.exhaustive
     def test_gradients_add_up_in_float32_over_micro_batches(self, make_engine, make_batch, policy_loss):
         batch = make_batch(lengths=(6,) * 40, prompts=(2,) * 40)
         exact = make_engine(dtype="float32", max_tokens_per_micro_batch=1)

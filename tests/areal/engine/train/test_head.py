@@ -51,6 +51,7 @@ def test_the_log_probability_alone_has_the_same_value_and_gradient(problem, chun
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.exhaustive
 def test_the_gradient_agrees_with_finite_differences(problem):
     hidden, weight, targets = problem
 

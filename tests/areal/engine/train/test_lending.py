@@ -66,6 +66,7 @@ def assert_same(found, expected):
         assert torch.equal(one[name], value), name
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("options", [
     {"dtype": "float32"},
     {"dtype": "bfloat16"},

@@ -192,6 +192,7 @@ def test_muon_turns_every_expert_by_itself(make_engine, make_batch, policy_loss)
 class TestOffload:
     """Masters and moments in host memory: the same numbers, the same checkpoints, and another place."""
 
+    @pytest.mark.sample(2)
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
     @pytest.mark.parametrize("optimizer", KINDS)
     def test_offloading_changes_no_number_and_no_checkpoint(

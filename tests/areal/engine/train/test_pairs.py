@@ -47,6 +47,7 @@ def pairs_of(lengths, *, prompt=3, marks=False, seed=0):
 answers = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=9)
 
 
+@pytest.mark.exhaustive
 @given(lengths=answers, budget=st.integers(1, 60))
 @settings(deadline=None)
 def test_micro_batches_hold_whole_pairs_in_their_order(lengths, budget):
@@ -82,7 +83,7 @@ def update(engine, batch, loss_fn):
 LENGTHS = ((4, 9), (7, 2), (1, 1), (3, 8), (6, 6))
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("loss", ["dpo", "ipo", "simpo"])
 @pytest.mark.parametrize("budget", [1, 25, 40])
 def test_an_update_from_preferences_does_not_depend_on_micro_batches(make_engine, loss, budget):
@@ -102,6 +103,7 @@ def test_an_update_from_preferences_does_not_depend_on_micro_batches(make_engine
         assert cut.metrics[name] == pytest.approx(whole.metrics[name], abs=1e-10)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("budget", [1, 25, 40])
 def test_an_update_of_a_reward_model_does_not_depend_on_micro_batches(make_engine, make_model, budget):
     batch = pairs_of(LENGTHS, marks=True)

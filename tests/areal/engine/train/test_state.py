@@ -16,6 +16,7 @@ from areal.utils.seeding import rng_state, set_rng_state
 _PROGRAM = Path(__file__).parent / "continue_run.py"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=1,
     injected="SIGKILL of a training process right after optimizer step 5, with the last checkpoint after step 3; "

@@ -69,6 +69,7 @@ def test_kill_9_at_any_system_call_of_a_save_leaves_the_old_or_the_new_checkpoin
     assert set(syscall_report["steps"]) == {2, 3}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(300)
 @pytest.mark.fault(
     row=3,
@@ -76,7 +77,7 @@ def test_kill_9_at_any_system_call_of_a_save_leaves_the_old_or_the_new_checkpoin
     seen="a CheckpointError that names the folder, or a warning when only the removal of an old checkpoint failed; the "
     "previous checkpoint loads and the next save works",
 )
-@pytest.mark.parametrize("syscall_report", ["ENOSPC", pytest.param("EIO", marks=pytest.mark.exhaustive)], indirect=True)
+@pytest.mark.parametrize("syscall_report", ["ENOSPC", "EIO"], indirect=True)
 def test_a_disk_that_refuses_any_system_call_of_a_save_costs_at_most_that_save(syscall_report):
     assert set(syscall_report["steps"]) == {2, 3}
 

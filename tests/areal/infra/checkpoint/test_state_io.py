@@ -30,6 +30,7 @@ def _typed(tree):
     return (type(tree).__name__, math.copysign(1, tree) if isinstance(tree, float) else None, tree)
 
 
+@pytest.mark.exhaustive
 @settings(max_examples=150, deadline=None)
 @given(tree=_TREES)
 def test_plain_values_come_back_with_equal_value_type_and_order(tree, tmp_path_factory):

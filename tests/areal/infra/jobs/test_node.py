@@ -47,6 +47,7 @@ def run_node(plan, *words):
     return done, json.loads(path.read_text()) if path.exists() else None
 
 
+@pytest.mark.exhaustive
 def test_a_runner_of_another_version_starts_nothing(prepared, tmp_path):
     plan = prepared(version="0.0.1")
     done, status = run_node(plan, "--node", "0")
@@ -64,6 +65,7 @@ def test_a_runner_starts_nothing_with_another_configuration_than_was_submitted(p
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_runner_that_does_not_see_the_file_of_the_first_one_says_so(prepared):
     plan = prepared()
     done, status = run_node(plan, "--node", "1")

@@ -343,6 +343,7 @@ def test_secrets_are_replaced_whole_and_line_by_line():
     assert redact("x hidden and more, hidden; line one | line two") == "x ***, ***; *** | ***"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("words", [["launch", "run.yaml", "--dry-run"], ["job", "list"]])
 def test_dry_runs_load_no_torch(tmp_path, words):
     (tmp_path / "run.yaml").write_text("job: {roles: {trainer: {count: 1}}}")

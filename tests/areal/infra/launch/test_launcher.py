@@ -104,6 +104,7 @@ def test_a_rank_that_fails_ends_the_others_and_all_start_again(launch, tmp_path,
     assert noted[0]["logs"] == first.log_folder.name
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=23,
     injected="a rank is killed and its launch starts again",
@@ -132,7 +133,7 @@ def test_restarts_are_bounded(launch):
     assert result.exit_code == 1
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("status", [2, 23, 24, 75, 143])
 def test_what_another_start_would_only_repeat_is_not_tried_again(launch, status):
     result = launch(f"sys.exit({status} if rank == 0 else 0)")
@@ -144,6 +145,7 @@ def test_a_program_that_cannot_be_started_is_not_tried_again(tmp_path):
     assert [start.status for start in launcher.run(StopRequest()).starts] == [127]
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_hangs_is_killed_and_started_again(launch, tmp_path):
     result = launch(
         "progress = folder / 'progress'\n"
@@ -217,6 +219,7 @@ def test_sigterm_reaches_all_ranks_which_save_before_they_end(command, tmp_path)
     assert eventually(lambda: not any(alive(pid) for pid in pids(tmp_path)))
 
 
+@pytest.mark.exhaustive
 def test_a_rank_that_ignores_sigterm_is_killed_after_its_grace(command, tmp_path):
     process = command("stubborn", grace="3")
     process.terminate()
@@ -239,6 +242,7 @@ def test_nothing_survives_a_launch_that_is_killed(command, tmp_path):
     assert eventually(lambda: not any(alive(pid) for pid in pids(tmp_path)))
 
 
+@pytest.mark.exhaustive
 def test_options_of_the_program_are_its_own(tmp_path):
     options = ["--log-folder", str(tmp_path / "logs"), "--", sys.executable, "-c", "print('--json')", "--json"]
     done = subprocess.run(

@@ -183,6 +183,7 @@ def test_times_and_ranges_are_written_for_people():
     assert axis([(3, math.nan)]) == "  steps 3-3"
 
 
+@pytest.mark.exhaustive
 def test_the_view_is_drawn_before_torch_is_loaded(tmp_path):
     """In a process that cannot load torch at all, as one in which that takes long."""
     import subprocess

@@ -97,6 +97,7 @@ def run(world, reward, *, bound, steps, cut):
     return batches
 
 
+@pytest.mark.exhaustive
 def test_synchronous_runs_are_bitwise_equal(world, reward):
     runs = [run(world, reward, bound=0, steps=4, cut=False) for _ in range(2)]
     trajectories = [[t for batch in batches for t in batch.trajectories] for batches in runs]

@@ -76,6 +76,7 @@ def ordinals(batch):
     return [group.ordinal for group in batch.groups]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("surplus", "concurrent"), [(1, 0), (6, 0), (3, 2)])
 def test_in_order_of_admission_batches_and_drops_are_those_of_a_run_without_surplus(world, build, surplus, concurrent):
     found = []

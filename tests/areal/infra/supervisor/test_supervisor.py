@@ -133,6 +133,7 @@ def test_a_killed_server_is_restarted_as_another_incarnation(supervise):
     assert second.incarnation != first.incarnation
 
 
+@pytest.mark.exhaustive
 @pytest.mark.fault(
     row=6,
     injected="SIGSTOP of a supervised server",
@@ -149,6 +150,7 @@ def test_a_stopped_server_is_found_to_hang_and_replaced(supervise):
     assert not is_running(pid)
 
 
+@pytest.mark.exhaustive
 def test_a_evicted_server_is_replaced_although_it_looks_alive(supervise):
     supervisor, events = supervise("good")
     first, _ = events.next("up")
@@ -182,6 +184,7 @@ def test_a_server_that_never_listens_is_given_up(supervise):
     assert "not ready after 0.5 s" in reason
 
 
+@pytest.mark.exhaustive
 def test_a_refused_server_counts_as_a_failed_start(supervise):
     events = Events()
     events.refuse = 1

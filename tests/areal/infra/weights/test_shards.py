@@ -222,6 +222,7 @@ def test_every_worker_gets_every_byte_of_every_version(ranks, collectors):
     carrier.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("ranks", "collectors"), [(1, 8), (4, 2)])
 def test_workers_that_keep_the_version_before_are_sent_the_buckets_that_differ(ranks, collectors):
     trainer = Trainer(ranks, max_collectors=collectors)

@@ -105,6 +105,7 @@ def test_the_expression_itself_is_found(truth: Expression) -> None:
     assert fit("slot", samples, samples[0].config) == truth
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("truth", EQUIVALENT, ids=str)
 def test_what_is_found_holds_for_configs_that_were_not_shown(truth: Expression) -> None:
     generator = random.Random(str(truth))
@@ -124,6 +125,7 @@ def test_names_of_fields_do_not_matter() -> None:
     assert found.powers[0][0].endswith("htdiw")
 
 
+@pytest.mark.exhaustive
 def test_a_value_that_no_field_explains_is_not_explained() -> None:
     generator = random.Random(2)
     configs = [config(generator) for _ in range(30)]

@@ -101,6 +101,7 @@ def test_a_guess_that_is_right_saves_the_inference(granite: Observer, monkeypatc
     assert outcome.values["logit_multiplier"] == pytest.approx(1 / now)
 
 
+@pytest.mark.exhaustive
 def test_what_an_absent_field_means_is_read_where_it_makes_no_difference(granite: Observer) -> None:
     heads, hidden = granite.base["num_attention_heads"], granite.base["hidden_size"]
     assert granite.base["head_dim"] != hidden // heads

@@ -28,6 +28,7 @@ def test_it_leaves_the_base_config_and_stays_in_rope_parameters():
     assert fewer["rope_parameters"]["partial_rotary_factor"] == 0.5
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("model_type", ["llama", "gpt_neox"])
 def test_other_classes_have_no_such_field_with_a_size(model_type):
     subject = resolve(model_type)

@@ -51,6 +51,7 @@ def test_completed_configs_are_what_the_class_makes_of_them(model_type: str) -> 
             assert {name: completed[name] for name in reader.rules} == {name: normal[name] for name in reader.rules}
 
 
+@pytest.mark.exhaustive
 def test_a_list_over_layers_is_filled_by_the_fields_that_transformers_reads() -> None:
     base, reader = learned("qwen2")
     config: dict[str, Any] = changed(base, {"layer_types": None, "max_window_layers": 3, "use_sliding_window": True})

@@ -201,6 +201,7 @@ def steps(length: int) -> Tensor:
     return torch.arange(length, dtype=torch.float32)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(
     ("attention", "feature"),
     [

@@ -47,7 +47,7 @@ def thorough(*rows: tuple[Any, ...]) -> list[Any]:
     return [pytest.param(*row, marks=pytest.mark.exhaustive) for row in rows]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("model_type", "fields", "expected"),
     [
@@ -92,6 +92,7 @@ def test_alibi_is_that_of_fused_attention_where_the_eager_one_differs() -> None:
     assert attention.alibi_scale == pytest.approx(attention.scale)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("model_type", "fields", "expected"),
     [
@@ -137,6 +138,7 @@ def test_longrope_is_proven_for_short_and_for_long_documents() -> None:
     assert "for 32 tokens" in parity
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("layer", "window", "rotated"), [(0, 8, True), (1, None, False)])
 def test_windows_and_rotation_are_those_of_the_layer(layer: int, window: int | None, rotated: bool) -> None:
     kinds = ["sliding_attention", "full_attention"]
@@ -147,6 +149,7 @@ def test_windows_and_rotation_are_those_of_the_layer(layer: int, window: int | N
     assert (finding.rotary is not None) == rotated
 
 
+@pytest.mark.exhaustive
 def test_chunks_are_found() -> None:
     finding = infer_installed(
         "llama4_text", **SMALL, intermediate_size_mlp=48, head_dim=8, attention_chunk_size=16, num_local_experts=2

@@ -105,10 +105,12 @@ def test_settings_that_other_families_were_measured_with_are_proven() -> None:
         assert agrees_elsewhere(infer(instance), instance), model_type
 
 
+@pytest.mark.exhaustive
 def test_vocabularies_smaller_than_a_sequence_are_judged(installed) -> None:
     assert infer(installed("llama", vocab_size=8)).spec.vocab_size == 8
 
 
+@pytest.mark.exhaustive
 def test_the_spec_depends_on_no_weights_and_its_layers_share_equal_rotations(inferred) -> None:
     instance, found = inferred("llama")
     assert infer(build(instance.subject, instance.config, seed=11, attention="eager")).spec == found.spec

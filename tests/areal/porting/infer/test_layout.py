@@ -39,7 +39,7 @@ def without_implied(layout: tuple[LayoutEntry, ...]) -> list[LayoutEntry]:
     return [entry for entry in layout if not entry.implied]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("model_type", "fields", "rows"),
     [
@@ -113,6 +113,7 @@ def test_one_key_head_leaves_an_arrangement_open_that_another_config_decides(ins
     assert without_implied(infer_layout(one, first, others=[(several, second)]))[0].arrangement == "concat"
 
 
+@pytest.mark.exhaustive
 def test_a_missing_tensor_is_named_by_the_adapter(inferred):
     instance, inference = inferred("phi3")
     layout = infer_layout(instance, inference)

@@ -279,7 +279,7 @@ class GateBeforeNorm(Delta):
         return given * torch.rsqrt(given.square().mean(-1, keepdim=True) + 3e-4) * self.scale
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "mixer", [Delta(), Doubled(), ValuesFirst(), ByKeyHead(), Sigmoid()], ids=lambda mixer: type(mixer).__name__
 )
@@ -295,6 +295,7 @@ def test_gated_delta_rules_are_found_in_any_layout(mixer: Delta) -> None:
     assert torch.equal(found.tensors["A_log"], mixer.first)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("mixer", "floor"), [(ByChannel(), None), (Bounded5(), -5.0)])
 def test_decays_by_channel_are_found_with_what_they_are_made_of(mixer: ByChannel, floor: float | None) -> None:
     found = infer_module(mixer)
@@ -316,6 +317,7 @@ def test_decays_by_channel_are_found_with_what_they_are_made_of(mixer: ByChannel
     assert torch.equal(found.tensors["gate_proj.weight"], mixer.open[1].weight)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mixer", [ErrorBeforeDecay(), GateBeforeNorm()], ids=lambda mixer: type(mixer).__name__)
 def test_other_orders_of_the_same_steps_are_refused(mixer: Delta) -> None:
     with pytest.raises(UnsupportedError, match="without softmax attention"):
@@ -409,7 +411,7 @@ class Ungated(Selective):
         return given + self.passing * inputs + gate
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "mixer", [Selective(), QueriesFirst(), Weightless(), Weighted()], ids=lambda mixer: type(mixer).__name__
 )
@@ -484,6 +486,7 @@ class Scaled(Lightning):
         return value, key.softmax(-1), query
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mixer", [Lightning(), Stacked()], ids=lambda mixer: type(mixer).__name__)
 def test_lightning_attention_is_found_in_any_layout(mixer: Lightning) -> None:
     found = infer_module(mixer)

@@ -164,6 +164,7 @@ def router(**fields: Any) -> RouterSpec:
     return RouterSpec(**({"num_experts": EXPERTS, "top_k": TOP_K, "score": "softmax", "order": "score_first"} | fields))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("switches", "expected"),
     [

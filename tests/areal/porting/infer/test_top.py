@@ -13,6 +13,7 @@ def test_any_embedding_multiplier_is_measured(foreign) -> None:
     assert infer(foreign(louder=3.7)).spec.embedding_multiplier == 3.7
 
 
+@pytest.mark.exhaustive
 def test_the_square_root_of_the_width_is_exact(installed) -> None:
     spec = infer(installed("gemma", hidden_size=48, head_dim=12)).spec
 
@@ -58,6 +59,7 @@ def test_embedding_norms_are_found(installed) -> None:
     assert spec.embedding_norm.eps == 2e-3
 
 
+@pytest.mark.exhaustive
 def test_a_head_bias_is_found(installed) -> None:
     found = infer(installed("gptj", n_embd=64, n_layer=2, n_head=4, rotary_dim=8, n_inner=96, n_positions=64))
 
@@ -83,6 +85,7 @@ def test_tying_is_a_shared_tensor(foreign) -> None:
     assert "lm_head.weight" not in found.weights
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("turned", "kind"),
     [

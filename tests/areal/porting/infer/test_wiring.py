@@ -18,7 +18,7 @@ COMBINATIONS = list(itertools.product(KINDS, ("rms", "layer"), ("module", "funct
 QUICK = {(wiring, *COMBINATIONS[place % 4][1:]) for place, wiring in enumerate(KINDS)}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("wiring", "kind", "norms"),
     [each if each in QUICK else pytest.param(*each, marks=pytest.mark.exhaustive) for each in COMBINATIONS],
@@ -47,6 +47,7 @@ def test_norms_inside_the_modules_of_the_parts_are_the_blocks(foreign) -> None:
     assert [name.rpartition(".")[2] for name in found.roles.layers[0].norms] == ["scaler", "scaler"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "norms"),
     [
@@ -72,6 +73,7 @@ def test_a_multiplier_of_each_layer_is_each_layers(foreign) -> None:
     assert [layer.residual_multiplier for layer in infer(foreign(spoiled="depth")).spec.layers] == [1.0, 0.5]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("spoiled", "feature"),
     [

@@ -28,6 +28,7 @@ def test_kinds_are_followed_through_attributes_and_lookups(tmp_path):
     assert set(layer_kinds([path], "flavours")) == {"local", "everywhere"}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("model_type", "field", "kinds"),
     [

@@ -29,7 +29,7 @@ def test_names_recommend_their_own_families_and_of_these_the_last(name: str, fam
     assert [near.model_type for near in nearest_families(name)][: len(families) or None] == families
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("model_type", ["qwen2", "qwen3", "qwen3_moe", "llama", "gpt_oss", "deepseek_v3", "olmoe"])
 def test_a_config_recommends_the_family_that_it_is_a_copy_of(model_type: str) -> None:
     """Also in the spelling of published files, and under a name that says nothing."""
@@ -46,6 +46,7 @@ def test_a_config_recommends_the_family_that_it_is_a_copy_of(model_type: str) ->
     assert "a similar name" not in best.reason
 
 
+@pytest.mark.exhaustive
 def test_fields_that_compute_nothing_do_not_count() -> None:
     config = dict(installed_catalog().fields("qwen3"))
     scores = [

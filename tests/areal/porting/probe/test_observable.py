@@ -34,6 +34,7 @@ def test_parts_that_there_are_none_of_by_default_are_added_and_taken_away_again(
     assert without_parts(found, defaults=defaults, given=given) == found
 
 
+@pytest.mark.exhaustive
 def test_a_list_of_layers_that_is_null_names_some_where_these_are_of_another_kind():
     """All layers of a bamba are Mamba-2 by default; gpt2 has no such list."""
     config = complete(resolve("bamba"), {})

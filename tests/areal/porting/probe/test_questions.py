@@ -51,6 +51,7 @@ def test_each_dependence_is_refused_with_its_place(
     assert "OddForCausalLM" in caught.value.detail
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("parts", [{}, {"feed_forward": "experts"}, {"rotation": "alibi", "window": "list"}])
 def test_a_decoder_is_not_refused(tmp_path: Path, parts: dict[str, Any]) -> None:
     assert asked(tmp_path, "", **parts)

@@ -111,6 +111,7 @@ def test_all_pairs_of_a_head_turn_visibly():
     assert apertus["rope_parameters"]["rope_theta"] == 5e5
 
 
+@pytest.mark.exhaustive
 def test_experts_are_few_and_grouped_and_the_first_layer_is_dense():
     config = tiny_config(resolve("deepseek_v3"))
     assert (config["n_routed_experts"], config["num_experts_per_tok"]) == (8, 2)
@@ -136,6 +137,7 @@ def test_several_models_in_one_are_refused_before_anything_is_repaired():
     assert "encoder_config, decoder_config, global_config" in refusal.value.detail
 
 
+@pytest.mark.exhaustive
 def test_nested_configs_are_shrunk():
     config = tiny_config(resolve("dbrx"))
     assert config["ffn_config"]["moe_num_experts"] == 8
@@ -172,6 +174,7 @@ def test_an_encoder_is_refused():
         tiny_config(resolve("bert"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name",
     ["borealis", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("aster", "cirrus", "deltamix"))],

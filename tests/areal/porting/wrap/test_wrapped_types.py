@@ -138,6 +138,7 @@ def small_text(whole):
 QWEN3 = {**TEXT, "model_type": "qwen3", "head_dim": 8}
 
 
+@pytest.mark.exhaustive
 def test_parts_that_hold_a_quarter_of_the_width_of_the_text_are_made_to_fit():
     small = with_small_parts(find_wrapped("fun_asr_nano"), QWEN3).sections["adaptor_config"]
     assert (small["hidden_size"], small["intermediate_size"]) == (32, 8)
@@ -164,6 +165,7 @@ def test_a_scale_that_the_whole_leaves_out_is_found_and_kept_in_the_config():
     assert prove_wrapper(whole, text)["replaced"] == {"logits_scaling": 1.0}
 
 
+@pytest.mark.exhaustive
 def test_names_that_are_written_and_not_read_are_refused(monkeypatch):
     whole = with_small_parts(find_wrapped("internvl"), {**TEXT, "model_type": "qwen2"})
     pairs = [build_pair(whole, TEXT, tie_word_embeddings=False)]

@@ -202,7 +202,7 @@ def computed(text, config, layer):
     return eval(text, {"self": SimpleNamespace(**config), "layer": layer, "as_bfloat16": as_bfloat16})
 
 
-@pytest.mark.sample(80)
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=repr)
 def test_the_text_computes_what_the_expression_means(expression):
     text = WRITER.expression(expression)
@@ -214,7 +214,7 @@ def test_the_text_computes_what_the_expression_means(expression):
         assert {"int", "float", "bool", "str", "None"} >= WRITER.types(expression)
 
 
-@pytest.mark.sample(80)
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("expression", [*EXPRESSIONS, RotaryField("full", ("default",), Field("scale"), ("x",), "y")])
 def test_an_expression_survives_its_json(expression):
     assert from_json(json.loads(json.dumps(to_json(expression)))) == expression

@@ -85,7 +85,7 @@ def repository(tmp_path, capsys):
 GREETS = "pathlib.Path('greeting.txt').write_text('hello Ann')"
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("code", "fails", "evidence"),
     [
@@ -134,6 +134,7 @@ def test_an_agent_that_takes_too_long_is_ended_and_judged(repository):
     assert (code, document["evaluations"][0]["agent"]["exit_code"]) == (10, 124)
 
 
+@pytest.mark.exhaustive
 def test_the_baseline_does_the_task_without_the_skill(repository):
     knows = f"if os.path.exists('skills/greet/SKILL.md'): {GREETS}"
     code, document = repository.run("--agent", repository.agent(knows), "--baseline")

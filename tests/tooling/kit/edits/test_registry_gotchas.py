@@ -142,12 +142,14 @@ def test_08_nothing_inside_functions_or_classes_is_taken_for_the_table():
     assert_one_line_added(source, NEW, '    "bb": "pkg.bb:bb",\n', 16)
 
 
+@pytest.mark.exhaustive
 def test_08_a_chain_too_deep_to_be_walked_is_refused_instead_of_ending_the_process():
     branches = "".join(f'    elif name == "n{number}":\n        return {number}\n' for number in range(2000))
     source = f'TABLE = {{\n    "aa": "m:aa",\n}}\n\n\ndef f(name):\n    if name == "n":\n        return 0\n{branches}'
     assert "unreadable" in refusal_of(source.encode()).message
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("levels", [90, 150, 190])
 def test_08_a_value_too_deep_to_be_measured_is_refused_with_its_line(levels):
     error = refusal_of(f"\nTABLE = {{\n    'a': {'[' * levels}{']' * levels},\n}}\n".encode())

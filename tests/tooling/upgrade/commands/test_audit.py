@@ -104,7 +104,7 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.sample(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("damage", "said"), [*DAMAGES[:2], *(pytest.param(*row, marks=pytest.mark.exhaustive) for row in DAMAGES[2:])]
 )

@@ -102,6 +102,7 @@ def test_the_next_upgrade_takes_back_what_a_killed_one_left_and_goes_on(in_this_
     assert tree_of(world.root) == new
 
 
+@pytest.mark.exhaustive
 def test_of_two_runs_at_once_one_is_told_to_wait(world):
     """The first holds the lock while it waits for a git that takes its time."""
     first = subprocess.Popen(

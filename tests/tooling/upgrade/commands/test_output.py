@@ -108,7 +108,7 @@ def test_text_says_where_what_and_what_to_write(world):
     assert "8 uses of 4 symbols, 8 judged, 0% not seen; 3 + 4 modules read" in text
 
 
-@pytest.mark.sample(9)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("words", "where"),
     [
@@ -189,10 +189,20 @@ def test_what_may_not_be_read_is_named_and_no_silence(world):
     assert done.returncode == 10, done.stderr
     (audit,) = fits(json.loads(done.stdout))["audits"]
     assert audit["unreadable"] == ["shop/app.py: Permission denied", "shop/huge.py: larger than 4000000 bytes"]
+
+
+@pytest.mark.exhaustive
+def test_an_upgrade_names_what_it_could_not_read(world):
+    (world.root / "shop/app.py").chmod(0)
+    world.write("shop/huge.py", "import engine\n" + "#" * 5_000_000)
     command = [*as_mere_mortal(), *world.command("engine==2.0", "--fix", "--no-lock")]
     done = subprocess.run(command, cwd=world.root, env=world.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 10, done.stderr
     assert "not read: shop/huge.py" in done.stdout
+
+
+@pytest.mark.exhaustive
+def test_a_repository_that_may_not_be_read_is_named(world):
     world.root.chmod(0)
     done = subprocess.run(
         [*as_mere_mortal(), *world.command("impact", "engine==2.0", "--json", "--repo", world.root)],
@@ -223,6 +233,7 @@ def test_help_names_every_option_and_exit_code_and_loads_little(world):
     assert "exit codes" in world.run("--help", program="audit").stdout
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_ends_with_130_and_nothing_written(world):
     start = world.tree()
     environment = world.with_slow_git()

@@ -83,6 +83,7 @@ def test_an_unknown_package_is_answered_with_a_name_that_is_alike(world):
     assert clean(world)
 
 
+@pytest.mark.exhaustive
 def test_a_yanked_release_is_read_and_its_reason_told(world, index):
     index.page("engine", {"engine-2.0-py3-none-any.whl": 'data-yanked="broken on Tuesdays"'})
     done = world.json("impact", "engine==2.0", expect=10, **index.environment)
@@ -213,6 +214,7 @@ def exclude(world, *folders):
     world.write("pyproject.toml", world.read("pyproject.toml").replace("[tool.areal.upgrade.packages]", table))
 
 
+@pytest.mark.exhaustive
 def test_an_audit_without_files_in_scope_says_so_and_is_not_compatible(world):
     assert world.json("impact", "engine==1.5")["audits"][0]["files"] == 5
     exclude(world, "shop", "Dockerfile")

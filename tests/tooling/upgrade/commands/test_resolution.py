@@ -33,6 +33,7 @@ def test_a_conflict_ends_with_9_and_reports_the_audit_and_leaves_nothing_behind(
     assert everything(world) == start
 
 
+@pytest.mark.exhaustive
 def test_an_own_pin_that_is_the_only_obstacle_is_named_with_the_way_out(world):
     world.write("shop/numbers.py", "import tensor\n\n\ndef table():\n    return tensor.zeros(3)\n")
     pinned(world, "tensor<2")
@@ -56,6 +57,7 @@ def test_an_own_pin_that_is_the_only_obstacle_is_relaxed_with_fix(world):
     assert [each["distribution"] for each in done["audits"]] == ["engine", "tensor"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("options", [[], ["--fix"]])
 def test_a_requirement_is_not_relaxed_into_lines_that_break(world, options):
     """What resolves is not what works: 28 lines need the version that the requirement keeps."""
@@ -71,6 +73,7 @@ def test_a_requirement_is_not_relaxed_into_lines_that_break(world, options):
     assert changed(world) == []
 
 
+@pytest.mark.exhaustive
 def test_what_a_relaxed_requirement_breaks_is_said_to_be_unknown_where_it_is(world):
     pinned(world, "tensor<2")
     text = world.read("pyproject.toml")
@@ -92,6 +95,7 @@ uv pip install --python "$VENV/bin/python" "engine==1.0"
 """
 
 
+@pytest.mark.exhaustive
 def test_a_server_need_not_fit_the_project(world):
     """engine 2.0 needs tensor 2, the project stays below it."""
     text = world.read("pyproject.toml").replace('    "engine==1.0",  # what we run\n', "")
@@ -169,6 +173,7 @@ def test_requests_that_make_no_sense_are_refused_before_anything_is_read(world, 
     assert changed(world) == []
 
 
+@pytest.mark.exhaustive
 def test_an_override_that_hides_a_requirement_of_the_new_release_is_told(world):
     world.write(
         "pyproject.toml", world.read("pyproject.toml") + '\n[tool.uv]\noverride-dependencies = ["tensor==1.0"]\n'

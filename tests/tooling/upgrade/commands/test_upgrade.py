@@ -81,6 +81,7 @@ def test_what_is_certain_is_fixed_proven_and_left_out_of_the_findings(world):
     world.run("--check", program="audit")
 
 
+@pytest.mark.exhaustive
 def test_what_could_not_be_fixed_is_told_with_the_reason_and_not_promised(world):
     source = (
         'from engine import LLM\n\nOPTIONS = {"n": 2}\n\n\ndef f():\n    return LLM("a").generate("b", **OPTIONS)\n'
@@ -114,6 +115,7 @@ def test_the_summary_tells_versions_places_resolution_and_what_is_left(world):
     assert str(world.root) not in text
 
 
+@pytest.mark.exhaustive
 def test_a_downgrade_is_said_before_anything_else(world):
     world.run("engine==2.0", "--no-summary", expect=10)
     world.commit("up")
@@ -129,6 +131,7 @@ def test_a_downgrade_is_said_before_anything_else(world):
     assert "downgrade" not in world.run("impact", "engine==3.0", expect=10).stdout
 
 
+@pytest.mark.exhaustive
 def test_an_upgrade_that_changes_no_file_leaves_no_summary(world):
     """A range that allows the new version already stays; the audit is printed, and that is all."""
     text = world.read("pyproject.toml").replace('"engine==1.0"', '"engine>=1.0"').replace('lock = "uv.lock"\n', "")
@@ -142,6 +145,7 @@ def test_an_upgrade_that_changes_no_file_leaves_no_summary(world):
     assert changed(world) == set()
 
 
+@pytest.mark.exhaustive
 def test_the_summary_may_have_another_name_or_none(world):
     world.run("engine==1.5", "--no-summary")
     assert "upgrade-summary.md" not in changed(world)
@@ -184,6 +188,7 @@ def test_options_and_packages_may_stand_in_any_order(world):
     assert second["command"] == "areal-upgrade-deps impact"
 
 
+@pytest.mark.exhaustive
 def test_the_version_to_compare_with_may_be_named(world):
     assert world.json("impact", "engine==2.0", "--from", "1.5", expect=10)["versions"][0]["old"] == "1.5"
     several = ["impact", "engine==2.0", "tensor==2.0", "--from", "engine==1.5", "--from", "tensor==1.0"]
@@ -229,6 +234,7 @@ def test_latest_never_calls_clean_what_the_next_command_refuses(world):
     world.json("engine==1.5")
 
 
+@pytest.mark.exhaustive
 def test_latest_says_that_the_resolver_failed_instead_of_refusing_every_version(world):
     text = world.read("pyproject.toml")
     world.write("pyproject.toml", text.replace('requires-python = ">=3.11"', 'requires-python = ">=3.99"'))
@@ -242,6 +248,7 @@ def test_latest_says_that_the_resolver_failed_instead_of_refusing_every_version(
     assert done["next"] == ["areal-upgrade-deps engine==1.5 --no-lock"]
 
 
+@pytest.mark.exhaustive
 def test_checklists_are_of_the_version_that_the_check_will_find(world):
     """A range that allows the new version stays, and what only a check of a variant came to is written nowhere."""
     text = world.read("pyproject.toml").replace('"engine==1.0"', '"engine>=1.0"').replace('lock = "uv.lock"\n', "")

@@ -37,7 +37,7 @@ def expected(pair):
     return {**found, **dict.fromkeys(pair.get("also_breaks", ()), ("breaks", "cli-flag"))}
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "pair",
     [

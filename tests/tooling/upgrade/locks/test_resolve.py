@@ -129,6 +129,7 @@ def test_the_proposal_is_carried_out_only_when_asked(resolve):
     assert result.versions["models"] == "4.57.0"
 
 
+@pytest.mark.exhaustive
 def test_two_obstacles_are_not_resolved_for_anybody(resolve):
     files = {"pyproject.toml": manifest("engine>=0.11", "models>=5.0", "tensor==2.8.0")}
     (result,), plan = resolve("engine==0.18.0", files=files, fix=True)
@@ -158,6 +159,7 @@ def test_requirements_in_setup_py_are_checked_without_running_it(resolve):
     assert result.versions == {"engine": "0.18.0", "models": "4.57.0", "tensor": "2.10.0"}
 
 
+@pytest.mark.exhaustive
 def test_a_variant_without_the_package_is_skipped(resolve):
     table = (
         '[project.optional-dependencies]\na = ["engine>=0.11"]\nb = ["models"]\n'

@@ -31,7 +31,7 @@ def _case(pair):
     return pytest.param(pair, marks=marks, id=f"{pair.category}: {pair.name}")
 
 
-@pytest.mark.sample(450)
+@pytest.mark.sample(200)
 @pytest.mark.parametrize("pair", [_case(pair) for pair in PAIRS])
 def test_the_audit_says_exactly_what_is_marked(pair, tmp_path) -> None:
     assert audited(pair, tmp_path) == pair.expected()

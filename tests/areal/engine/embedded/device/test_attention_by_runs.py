@@ -49,6 +49,7 @@ def kernel(monkeypatch):
     return made
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("variant", ["dense", "sliding window"])
 def test_answers_by_runs_are_exact(world, on_device, kernel, variant):
     model = world.build_model(variant)

@@ -162,6 +162,7 @@ class Digits:
         return "".join(f"{token:02d}" for token in tokens)
 
 
+@pytest.mark.exhaustive
 def test_a_stop_string_cuts_what_was_computed_before_it_was_seen(world, on_device, token_by_token):
     model = world.build_model()
     whole = world.generate(token_by_token(model, eos=None), [world.request(6, seed=2, new=40)])[0].output_tokens
@@ -193,7 +194,7 @@ def test_broken_weights_end_as_faults_and_leave_nothing_to_later_requests(world,
 READS = ("cpu", "item", "tolist", "nonzero", "numpy", "__bool__", "__float__", "__int__", "__index__")
 
 
-@pytest.mark.sample(1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("samples", [pytest.param(1, marks=MORE), 4])
 @pytest.mark.parametrize(
     "sampling",
@@ -255,6 +256,7 @@ def use_a_library(model):
     return model
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("change", "made", "reason"),
     [

@@ -101,6 +101,7 @@ def test_a_row_that_moves_before_it_is_known_to_be_broken_leaves_nothing_either(
     assert found[third] is StopReason.LENGTH
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["is_complete", "read"])
 def test_an_error_that_a_device_reports_late_ends_requests_as_faults(world, on_device, monkeypatch, name):
     engine, request = on_device(world.build_model(), eos=None), world.request(4, new=40)

@@ -36,6 +36,7 @@ def settings(rows, *, filters, greedy):
     )
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
 @pytest.mark.parametrize(
     ("filters", "greedy"),
