@@ -69,7 +69,7 @@ def fingerprint_code(config: RunConfig) -> Code:
             if (handed_over := find_given(target)) is not None:
                 found[f"{key} {name}"] = {"its code": fingerprint_object(handed_over)}
             elif modules := _modules_of(target):
-                found[f"{key} {name}"] = {module: _hash(file) for module, file in sorted(modules.items())}
+                found[f"{key} {name}"] = {module: _hash(file.read_bytes()) for module, file in sorted(modules.items())}
     return found
 
 
@@ -144,7 +144,8 @@ def _collect(name: str, file: Path, root: Path, found: dict[str, Path]) -> None:
     if name in found:
         return
     found[name] = file
-    for wanted in _imports(name, file):
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    for wanted in _imports(package, file.read_bytes()):
         # Packages on the way run as well; of `from a.b import c`, c may be a module or a thing in one.
         parts = wanted.split(".")
         for count in range(1, len(parts) + 1):
@@ -169,20 +170,22 @@ def _installed() -> tuple[Path, ...]:
     return tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
-def _imports(name: str, file: Path) -> Iterator[str]:
-    """Yield the dotted names that a module imports, those inside functions included."""
+@cache
+def _imports(package: str, content: bytes) -> tuple[str, ...]:
+    """Return the dotted names that a module of a package imports, those inside functions included."""
     try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError, OSError):
-        return
-    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+        tree = ast.parse(content)
+    except (SyntaxError, ValueError):
+        return ()
+    found: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             base = ".".join([*above, *([node.module] if node.module else [])])
-            yield from (f"{base}.{alias.name}" if base else alias.name for alias in node.names)
+            found += [f"{base}.{alias.name}" if base else alias.name for alias in node.names]
+    return tuple(found)
 
 
 def _file_of(name: str) -> Path | None:
@@ -207,9 +210,9 @@ def _file_of(name: str) -> Path | None:
     return found.resolve() if found is not None and found.suffix == ".py" and found.is_file() else None
 
 
-def _hash(file: Path) -> str:
+@cache
+def _hash(content: bytes) -> str:
     """Hash the text of a module without comments and blank lines, which change nothing; strings stay as they are."""
-    content = file.read_bytes()
     try:
         lines: list[str | None] = [*content.decode("utf-8").replace("\r\n", "\n").split("\n")]
         for token in tokenize.generate_tokens(io.StringIO("\n".join(map(str, lines))).readline):
