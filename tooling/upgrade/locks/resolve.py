@@ -171,8 +171,8 @@ def pip_environment() -> dict[str, str]:
     pip = read_pip_config({"VIRTUAL_ENV": sys.prefix, **os.environ})
     variables = {
         "UV_FIND_LINKS": ",".join(pip.find_links),
-        "UV_DEFAULT_INDEX": pip.default[1] if pip.default else "",
-        "UV_INDEX": " ".join(url for _, url, _, _ in pip.indexes),
+        "UV_DEFAULT_INDEX": pip.default.url if pip.default else "",
+        "UV_INDEX": " ".join(index.url for index in pip.indexes),
         "SSL_CERT_FILE": pip.certificates or "",
     }
     if pip.indexes:

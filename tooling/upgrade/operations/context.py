@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from packaging.version import Version
+
 from tooling.cli.errors import UsageError
 from tooling.cli.suggest import did_you_mean
 from tooling.python.versions import version_or_none
@@ -59,8 +61,17 @@ class UpgradeContext:
     def release(self, distribution: str, version: str) -> Release:
         """From the project's environment if it has that very version, else from the cache or an index. Raises like
         `Catalogue.release`."""
-        found = installed_release(self.home or self.root, distribution, version)
-        return found if found is not None else self.catalogue.release((distribution, version))
+        from tooling.upgrade.sources.folder import installed_release
+
+        wanted = version_or_none(version)
+        for folder in sorted((self.home or self.root).glob(".venv/lib/python3*/site-packages")):
+            release = installed_release(distribution, [folder])
+            found = version_or_none(release.origin.version) if release is not None else None
+            # A local part of the installed version ("2.9.1+cpu") says how it was built, not what it is
+            if release is not None and found is not None and wanted in (found, Version(found.public)):
+                release.origin = replace(release.origin, version=version)
+                return release
+        return self.catalogue.release((distribution, version))
 
     def upstream(self, distribution: str, version: str) -> Upstream:
         """Return a release as symbols; opened once in a run."""
@@ -153,22 +164,3 @@ def unknown_now(context: UpgradeContext, distribution: str, fix: str) -> UsageEr
     alike = did_you_mean(distribution, sorted(known - {distribution}))
     message = f"no manifest says which version of {distribution} is used now"
     return UsageError(message, where=distribution, fix=f"{alike} Or {fix}" if alike else fix)
-
-
-def installed_release(root: Path, distribution: str, version: str) -> Release | None:
-    """Return what the project's own .venv has installed, if it is this version and not an editable checkout. A local
-    part of the installed version ("2.9.1+cpu") says how it was built, not what it is."""
-    from tooling.upgrade.errors import UpstreamError
-    from tooling.upgrade.sources.folder import dist_info, folder_release
-
-    for folder in sorted(root.glob(".venv/lib/python3*/site-packages")):
-        information = dist_info(folder, distribution)
-        text = information.stem.rpartition("-")[2] if information is not None else ""
-        found, wanted = version_or_none(text), version_or_none(version)
-        is_built = found is not None and wanted is not None and wanted.local is None and found.public == wanted.public
-        if information is not None and (text == version or (found is not None and found == wanted) or is_built):
-            try:
-                return folder_release(folder, distribution, version)
-            except UpstreamError:
-                return None  # a link to a checkout: no copy of the release
-    return None

@@ -4,19 +4,20 @@ inferred from what it declares and imports."""
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass
-from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 from tooling.upgrade.declarations.commands import script_environments
 from tooling.upgrade.declarations.declaration import DeclarationKind
 from tooling.upgrade.declarations.find import project_name
+from tooling.upgrade.sources.folder import installed_release
 from tooling.upgrade.usage.checkout import Checkout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from tooling.upgrade.declarations.declaration import Declarations
 
@@ -202,40 +203,18 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "websocket-client": ("websocket",),
 }
 """Of distributions that are often declared without being installed where an audit runs, and go by another name."""
-_TOP = re.compile(r"(?P<name>[A-Za-z_]\w*)(?:/|\.py$|\.[\w-]+\.(?:so|pyd)$)")
 
 
 def import_names(distribution: str, root: Path | None = None) -> tuple[str, ...]:
     """Import names of a distribution. root: a repository whose `.venv` is asked first."""
     if distribution in _KNOWN:
         return _KNOWN[distribution]
-    environments: list[list[str] | None] = [None]
-    if root is not None:
-        libraries = [*root.glob(".venv/lib/python*/site-packages"), *root.glob(".venv/Lib/site-packages")]
-        environments.insert(0, [str(folder) for folder in libraries if folder.is_dir()])
-    for folders in environments:
-        found = _installed(distribution, folders)
-        if found:
-            return found
+    own = [*root.glob(".venv/lib/python*/site-packages"), *root.glob(".venv/Lib/site-packages")] if root else []
+    for folders in (own, map(Path, sys.path)):
+        found = installed_release(distribution, folders)
+        if found is not None and found.roots():
+            return tuple(sorted(found.roots()))
     return (distribution.replace("-", "_").replace(".", "_"),)
-
-
-def _installed(distribution: str, folders: list[str] | None) -> tuple[str, ...]:
-    if folders == []:
-        return ()
-    try:
-        context = {"name": distribution} if folders is None else {"name": distribution, "path": folders}
-        found = next(iter(metadata.distributions(**context)), None)
-        if found is None:
-            return ()
-        listed = (found.read_text("top_level.txt") or "").split()
-        names = listed or [
-            hit["name"] for file in found.files or () if (hit := _TOP.match(str(file).replace("\\", "/")))
-        ]
-    except (OSError, ValueError):  # a damaged installation says nothing
-        return ()
-    own = {name for name in names if name.isidentifier() and not name.startswith("__editable__")}
-    return tuple(sorted(own - {"test", "tests", "docs", "examples", "benchmarks"}))
 
 
 _TWIN = re.compile(r"pyproject[.-](?P<name>[\w-]+)\.toml$")

@@ -29,13 +29,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter
 
 from tooling.cli.errors import WriteError
 from tooling.upgrade.errors import ArchiveError
-from tooling.upgrade.releases import Origin
+from tooling.upgrade.releases import Origin  # noqa: TC001 - pydantic evaluates annotations of this module
 from tooling.upgrade.sources.installation import ReleaseTree, console_scripts, content_digest, requirements
 
 if TYPE_CHECKING:
@@ -64,14 +64,7 @@ _FILES = "files/"
 class CachedRelease:
     """One archive whose sources are here."""
 
-    distribution: str
-    version: str
-    filename: str
-    url: str
-    sha256: str
-    """As the index stated it."""
-    verified: str
-    doubt: str = ""
+    origin: Origin
     packed: str = ""
     """File name of the zip."""
     packed_sha256: str = ""
@@ -182,7 +175,8 @@ class Cache:
 
     def versions(self, distribution: str) -> list[str]:
         """Versions whose sources are here, in the order of their records."""
-        return [entry.version for entry in self.entries(distribution) if (self.folder / entry.packed).is_file()]
+        found = (entry for entry in self.entries(distribution) if (self.folder / entry.packed).is_file())
+        return [entry.origin.version for entry in found]
 
     def distributions(self) -> list[str]:
         """Names of all distributions something is known of."""
@@ -203,7 +197,7 @@ class Cache:
             path.unlink(missing_ok=True)
             return None
         touch(path)
-        return _opened(packed, entry)
+        return _opened(packed, entry.origin)
 
     def keep(self, entry: CachedRelease, contents: Contents, archive_sha256: str) -> Release:
         """Store the sources of an archive. archive_sha256: of the whole archive, "" where only ranges were read.
@@ -214,10 +208,10 @@ class Cache:
         digest = hashlib.sha256(packed).hexdigest()
         kept = replace(entry, packed=f"{name}.zip", packed_sha256=digest)
         self.write(kept.packed, packed)
-        path = self._entry_path(entry.distribution, entry.url, entry.sha256)
+        path = self._entry_path(entry.origin.distribution, entry.origin.url, entry.origin.sha256)
         self.write(str(path.relative_to(self.folder)), _ENTRY.dump_json(kept))
         self.prune()
-        return _opened(packed, kept)
+        return _opened(packed, kept.origin)
 
     def _entry_path(self, distribution: str, url: str, sha256: str) -> Path:
         name = hashlib.sha256(f"{url}\n{sha256}".encode()).hexdigest()[:32]
@@ -233,10 +227,6 @@ class Cache:
         except OSError as error:
             fix = "make it writable, or name another cache folder"
             raise WriteError(f"the cache cannot be written: {error.strerror}", where=str(path), fix=fix) from error
-
-    def read(self, name: str) -> dict[str, Any]:
-        """Return a JSON object written before; {} when it is missing or damaged."""
-        return _json(self.folder / name)
 
     def prune(self, most: int = MAX_BYTES) -> None:
         """Remove the zips used longest ago until the rest fits, and what killed processes left behind."""
@@ -260,14 +250,6 @@ def _entry(path: Path) -> CachedRelease | None:
     return entry if is_ours else None
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _packed(contents: Contents) -> bytes:
     digest = content_digest(sorted(contents.files.items()))
     facts = {"digest": digest, "native": list(contents.native), "scripts": dict(sorted(contents.scripts.items()))}
@@ -284,16 +266,7 @@ def _packed(contents: Contents) -> bytes:
     return target.getvalue()
 
 
-def _opened(packed: bytes, entry: CachedRelease) -> Release:
-    origin = Origin(
-        distribution=entry.distribution,
-        version=entry.version,
-        filename=entry.filename,
-        url=entry.url,
-        sha256=entry.sha256,
-        verified=entry.verified,
-        doubt=entry.doubt,
-    )
+def _opened(packed: bytes, origin: Origin) -> Release:
     archive = zipfile.ZipFile(io.BytesIO(packed))
     facts = json.loads(archive.read(_FACTS))
     names = [name[len(_FILES) :] for name in archive.namelist() if name.startswith(_FILES)]

@@ -10,13 +10,14 @@ import hashlib
 import io
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tooling.cli.errors import WriteError
 from tooling.upgrade.errors import ArchiveError, OfflineError, UpstreamError
+from tooling.upgrade.releases import Origin
 from tooling.upgrade.sources.archive.reading import TAIL, ArchiveFile, at_once, merged
 from tooling.upgrade.sources.archive.sdist import read_sdist
 from tooling.upgrade.sources.archive.wheel import read_wheel
@@ -190,17 +191,9 @@ def _exactly(answer: HttpAnswer, length: int, name: str) -> bytes:
 
 
 _MAX_METADATA = 4 << 20
-
-
-@dataclass(slots=True)
-class Fetched:
-    """An archive's sources and how they came."""
-
-    contents: Contents
-    archive_sha256: str
-    """Of the whole file; "" where only ranges were read."""
-    verified: str
-    bytes_read: int
+_Fetched: TypeAlias = tuple["Contents", str, int]
+"""An archive's sources, the SHA-256 of the whole file ("" where only ranges were read), and how many bytes the network
+brought."""
 
 
 def _believed(contents: Contents, link: FileLink) -> Contents:
@@ -251,27 +244,29 @@ class Fetcher:
         """Read an archive and keep its sources; (the release, bytes that came over the network).
 
         Raises ArchiveError when it is not what it should be; nothing of it is then kept."""
-        fetched = self._local(link, distribution) if link.url.startswith("file:") else self._remote(link, distribution)
-        entry = CachedRelease(
+        read = self._local if link.url.startswith("file:") else self._remote
+        contents, whole, count = read(link, distribution)
+        # A wheel also says itself what its members are
+        verified = "whole" if whole and link.is_vouched_for else "ranged" if link.is_wheel else ""
+        origin = Origin(
             distribution=distribution,
             version=link.version,
             filename=link.filename,
             url=link.url,
             sha256=link.sha256,
-            verified=fetched.verified,
-            doubt=fetched.contents.doubt,
-            stamp=stamp,
+            verified=verified,
+            doubt=contents.doubt,
         )
-        return self._cache.keep(entry, fetched.contents, fetched.archive_sha256), fetched.bytes_read
+        return self._cache.keep(CachedRelease(origin=origin, stamp=stamp), contents, whole), count
 
-    def _local(self, link: FileLink, distribution: str) -> Fetched:
+    def _local(self, link: FileLink, distribution: str) -> _Fetched:
         path = local_path(link.url)
         try:
             return self._read(path, link, distribution, 0)
         except OSError as error:
             raise UpstreamError(f"unreadable archive: {error.strerror}", where=str(path)) from error
 
-    def _remote(self, link: FileLink, distribution: str) -> Fetched:
+    def _remote(self, link: FileLink, distribution: str) -> _Fetched:
         if not link.is_wheel or (link.size is not None and link.size <= RANGE_FROM):
             return self._whole(link, distribution)
         try:
@@ -284,9 +279,9 @@ class Fetcher:
         contents = read_wheel(reader, link.filename, vouched=False, prepare=reader.prepare)
         if contents.doubt and link.is_vouched_for:
             return self._whole(link, distribution)  # the hash of all of it says whether it is what the index means
-        return Fetched(_believed(contents, link), "", "ranged", reader.bytes_read)
+        return _believed(contents, link), "", reader.bytes_read
 
-    def _whole(self, link: FileLink, distribution: str, first: HttpAnswer | None = None) -> Fetched:
+    def _whole(self, link: FileLink, distribution: str, first: HttpAnswer | None = None) -> _Fetched:
         self._report(f"{link.filename}: fetching")
         try:
             self._cache.folder.mkdir(parents=True, exist_ok=True)
@@ -300,13 +295,13 @@ class Fetcher:
             fix = "make room, make it writable, or name another cache folder"
             raise WriteError(f"cannot write: {error.strerror}", where=str(self._cache.folder), fix=fix) from error
 
-    def _read(self, path: Path, link: FileLink, distribution: str, count: int) -> Fetched:
+    def _read(self, path: Path, link: FileLink, distribution: str, count: int) -> _Fetched:
         digest = checked_digest(path, link)
         if link.is_wheel:
             with ArchiveFile(path) as stream:
                 contents = read_wheel(stream, link.filename, vouched=link.is_vouched_for)
-            return Fetched(_believed(contents, link), digest, "whole" if link.is_vouched_for else "ranged", count)
+            return _believed(contents, link), digest, count
         contents = read_sdist(path, link.filename, distribution)
         if not contents.files:
             raise ArchiveError("it holds no Python source", where=link.filename)
-        return Fetched(contents, digest, "whole" if link.is_vouched_for else "", count)
+        return contents, digest, count

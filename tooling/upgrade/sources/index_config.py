@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ class PackageIndex:
     """A place that answers the Simple API."""
 
     url: str
-    """Without credentials and trailing slash."""
+    """In settings without credentials and trailing slash."""
     name: str = ""
     explicit: bool = False
     """Asked only for packages that `[tool.uv.sources]` pins to it."""
@@ -80,10 +80,9 @@ def read_settings(project: Path | None = None, environ: Mapping[str, str] | None
 class IndexConfig:
     """What one tool's configuration says, URLs with credentials. Fields that it does not mention are None or empty."""
 
-    default: tuple[str, str] | None = None
-    """(name, URL)."""
-    indexes: list[tuple[str, str, bool, bool]] = field(default_factory=list)
-    """(name, URL, explicit, flat) beside the default one, in order."""
+    default: PackageIndex | None = None
+    indexes: list[PackageIndex] = field(default_factory=list)
+    """Beside the default one, in order."""
     find_links: list[str] = field(default_factory=list)
     no_index: bool = False
     first_index: bool = False
@@ -102,20 +101,19 @@ class IndexConfig:
 
 def combined(preferred: Sequence[IndexConfig]) -> IndexSettings:
     """Several tools' configurations as one, the preferred tool first."""
-    default = next((config.default for config in preferred if config.default), ("", PUBLIC_INDEX))
+    default = next((config.default for config in preferred if config.default), PackageIndex(PUBLIC_INDEX))
     ordered = [index for config in preferred for index in config.indexes]
     # uv asks its default last, pip its main one first; with pip's rules the order decides only between equal files.
-    ordered.insert(len(ordered) if preferred[0].first_index else 0, (*default, False, False))
+    ordered.insert(len(ordered) if preferred[0].first_index else 0, default)
     if any(config.no_index for config in preferred):
         ordered = []
     links = [url for config in preferred for url in config.find_links]
     by_name = {name: known for config in preferred for name, known in config.credentials.items()}
     credentials: dict[str, tuple[str, str]] = {}
-    for name, url in [*(index[:2] for index in ordered), *(("", url) for url in links if "://" in url)]:
-        spelt = "".join(character if character.isalnum() else "_" for character in name).upper()
-        if (known := by_name.get(spelt) or credentials_of(url)) is not None:
-            credentials.setdefault(host_of(url), known)
-    indexes = [PackageIndex(without_credentials(url).rstrip("/"), name, *kind) for name, url, *kind in ordered]
+    for index in [*ordered, *(PackageIndex(url) for url in links if "://" in url)]:
+        if (known := by_name.get(re.sub(r"\W", "_", index.name).upper()) or credentials_of(index.url)) is not None:
+            credentials.setdefault(host_of(index.url), known)
+    indexes = (replace(index, url=without_credentials(index.url).rstrip("/")) for index in ordered)
     return IndexSettings(
         indexes=tuple(dict.fromkeys(indexes)),
         find_links=tuple(dict.fromkeys(without_credentials(url) if "://" in url else url for url in links)),
@@ -184,8 +182,8 @@ def read_pip_config(environ: Mapping[str, str], project: Path | None = None) -> 
     options = {name.strip().lower().replace("_", "-").removeprefix("--"): value for name, value in said.items()}
     retries = options.get("retries", "").strip()
     return IndexConfig(
-        default=("", options["index-url"]) if options.get("index-url") else None,
-        indexes=[("", url, False, False) for url in options.get("extra-index-url", "").split()],
+        default=PackageIndex(options["index-url"]) if options.get("index-url") else None,
+        indexes=[PackageIndex(url) for url in options.get("extra-index-url", "").split()],
         find_links=options.get("find-links", "").split(),
         no_index=_is_true(options.get("no-index")),
         proxy=options.get("proxy") or None,
@@ -234,7 +232,11 @@ def read_uv_config(environ: Mapping[str, str], project: Path | None = None) -> I
     """uv's settings in a project."""
     tables = list(_tables(environ, project))
     found = IndexConfig(
-        credentials=dict(_environment_credentials(environ)),
+        credentials={
+            name: (environ.get(f"UV_INDEX_{name}_USERNAME", "__token__"), environ.get(f"UV_INDEX_{name}_PASSWORD", ""))
+            for variable in environ
+            for name in re.findall(r"^UV_INDEX_(.+)_(?:USERNAME|PASSWORD)$", variable)
+        },
         certificates=environ.get("SSL_CERT_FILE"),
         trusted_hosts=environ.get("UV_INSECURE_HOST", "").split(),
         timeout=_seconds(environ.get("UV_HTTP_TIMEOUT")),
@@ -248,15 +250,17 @@ def read_uv_config(environ: Mapping[str, str], project: Path | None = None) -> I
         for entry in entries if isinstance(entries, list) else []:
             if not isinstance(entry, dict) or not isinstance(entry.get("url"), str):
                 continue
-            name, url = entry["name"] if isinstance(entry.get("name"), str) else "", _place(entry["url"], folder)
+            name = entry["name"] if isinstance(entry.get("name"), str) else ""
+            kind = (entry.get("explicit") is True, entry.get("format") == "flat")
+            index = PackageIndex(_place(entry["url"], folder), name, *kind)
             if entry.get("default") is True:
-                found.default = found.default or (name, url)
+                found.default = found.default or replace(index, explicit=False, flat=False)
             else:
-                found.indexes.append((name, url, entry.get("explicit") is True, entry.get("format") == "flat"))
+                found.indexes.append(index)
         for place in (table, table_in(table, "pip")):
-            found.indexes += [("", _place(url, folder), False, False) for url in _texts(place.get("extra-index-url"))]
+            found.indexes += [PackageIndex(_place(url, folder)) for url in _texts(place.get("extra-index-url"))]
             for url in _texts(place.get("index-url")):
-                found.default = found.default or ("", _place(url, folder))
+                found.default = found.default or PackageIndex(_place(url, folder))
     if project is not None:
         found.pinned, found.files = _sources(project)
     return found
@@ -297,14 +301,6 @@ def _named(word: str) -> dict[str, Any]:
     """Name and address of "name=url", or of an address alone."""
     name, equals, url = word.partition("=")
     return {"name": name, "url": url} if equals and not set("/:") & set(name) else {"url": word}
-
-
-def _environment_credentials(environ: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    for name in environ:
-        hit = re.fullmatch(r"UV_INDEX_(.+)_(?:USERNAME|PASSWORD)", name)
-        if hit is not None:
-            user = environ.get(f"UV_INDEX_{hit[1]}_USERNAME", "__token__")
-            yield hit[1], (user, environ.get(f"UV_INDEX_{hit[1]}_PASSWORD", ""))
 
 
 def _sources(project: Path) -> tuple[dict[str, str], dict[str, str]]:

@@ -146,13 +146,13 @@ class Catalogue:
             # Which files there are is not known; those that were fetched once are known to be.
             links = tuple(
                 FileLink(
-                    filename=entry.filename,
-                    url=entry.url,
-                    version=entry.version,
-                    is_wheel=entry.filename.endswith(".whl"),
-                    hashes=(("sha256", entry.sha256),) if entry.sha256 else (),
+                    filename=known.filename,
+                    url=known.url,
+                    version=known.version,
+                    is_wheel=known.filename.endswith(".whl"),
+                    hashes=(("sha256", known.sha256),) if known.sha256 else (),
                 )
-                for entry in self._cache.entries(distribution)
+                for known in (entry.origin for entry in self._cache.entries(distribution))
             )
             if links:
                 return Listing(links, listing.asked, listing.failed)

@@ -110,17 +110,16 @@ def _tag_rank(link: FileLink, python: str) -> int:
     if not link.is_wheel:
         return 0
     tags = parse_wheel_filename(link.filename)[3]
-    if any(tag.platform == "any" and tag.abi == "none" for tag in tags):
-        return 0
-    if tags & _own_tags():
-        return 1
-    wanted = "cp" + python.replace(".", "")
     linux = [tag for tag in tags if "linux" in tag.platform and tag.platform.endswith("x86_64")]
-    if any(tag.interpreter == wanted for tag in linux):
-        return 2
-    if any(tag.abi == "abi3" for tag in linux):
-        return 3
-    return 4 if linux else 5
+    fits = (
+        any(tag.platform == "any" and tag.abi == "none" for tag in tags),
+        bool(tags & _own_tags()),
+        any(tag.interpreter == "cp" + python.replace(".", "") for tag in linux),
+        any(tag.abi == "abi3" for tag in linux),
+        bool(linux),
+        True,
+    )
+    return fits.index(True)
 
 
 @cache

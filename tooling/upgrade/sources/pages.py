@@ -3,14 +3,12 @@ configured places."""
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import json
 import re
 import time
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +17,11 @@ from urllib.request import url2pathname
 
 from packaging.utils import InvalidSdistFilename, InvalidWheelFilename, parse_sdist_filename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
+from pydantic import TypeAdapter
 
 from tooling.cli.suggest import did_you_mean
 from tooling.upgrade.errors import OfflineError, UpstreamError
+from tooling.upgrade.sources.cache import read_kept
 from tooling.upgrade.sources.links import FileLink, VersionInfo, without_credentials
 from tooling.upgrade.sources.transport import RefusedError
 
@@ -38,7 +38,7 @@ _HEXADECIMAL = re.compile(r"[0-9a-f]{32,128}\Z")
 _ALGORITHMS = frozenset({"sha256", "sha384", "sha512", "sha3_256", "sha3_512", "blake2b", "sha224", "sha1", "md5"})
 
 
-def read_page(body: bytes, content_type: str, url: str, distribution: str) -> list[FileLink]:
+def read_page(body: str, content_type: str, url: str, distribution: str) -> list[FileLink]:
     """Return the files of one distribution that a page lists; those of others are left out.
 
     url: where the page came from, for its relative links."""
@@ -50,7 +50,7 @@ def read_page(body: bytes, content_type: str, url: str, distribution: str) -> li
         entries = page.get("files") if isinstance(page, dict) else None
     else:
         parser = _Anchors(url)
-        parser.feed(body.decode("utf-8", "replace"))
+        parser.feed(body)
         parser.close()
         entries = parser.entries
     links = (_entry_link(entry, url, distribution) for entry in entries) if isinstance(entries, list) else ()
@@ -150,6 +150,22 @@ _MAX_FOLDER = 200_000
 _ENDINGS = (".whl", ".tar.gz", ".zip")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptPage:
+    """What an index answered; of a distribution that it does not know an empty page."""
+
+    url: str
+    """After redirects, without credentials: what its relative links start at."""
+    fetched: float
+    etag: str = ""
+    modified: str = ""
+    type: str = "text/html"
+    body: str = ""
+
+
+_PAGE = TypeAdapter(KeptPage)
+
+
 class Pages:
     """Answers "which files are there" for one place at a time."""
 
@@ -163,21 +179,9 @@ class Pages:
         self._offline = offline
         self._fresh = fresh
 
-    def of_folder(self, folder: Path, distribution: str) -> list[FileLink]:
-        """Files in a folder, or on the page `index.html` in it."""
-        page = folder / "index.html"
-        try:
-            if page.is_file() and page.stat().st_size <= _MAX_PAGE:
-                return read_page(page.read_bytes(), "text/html", page.as_uri(), distribution)
-            names = sorted(path.name for path in folder.iterdir())[:_MAX_FOLDER] if folder.is_dir() else []
-        except OSError as error:
-            raise UpstreamError(f"unreadable folder: {error.strerror}", where=str(folder)) from error
-        links = [_local_link(folder / name, distribution) for name in names if name.endswith(_ENDINGS)]
-        return [link for link in links if link is not None]
-
     def of_place(self, place: str, distribution: str) -> list[FileLink]:
-        """Files at a place: a folder, an archive, or the address or path of a page; none of an index that does not know
-        the distribution. Raises OfflineError, UpstreamError."""
+        """Files at a place: a folder (or its `index.html`), an archive, or the address or path of a page; none of an
+        index that does not know the distribution. Raises OfflineError, UpstreamError."""
         if "://" in place and not place.startswith("file:"):
             if urlsplit(place).path.endswith(_ENDINGS):
                 name = urlsplit(place).path.rpartition("/")[2]
@@ -185,61 +189,59 @@ class Pages:
                 return [found] if found is not None else []
             return self.of_page(place, distribution)
         path = local_path(place) if place.startswith("file:") else Path(place).expanduser()
-        if path.is_file() and path.suffix in {".html", ".htm"}:
-            return read_page(path.read_bytes(), "text/html", path.resolve().as_uri(), distribution)
-        if path.is_file():
-            link = _local_link(path, distribution)
-            return [link] if link is not None else []
-        return self.of_folder(path, distribution)
+        page = path / "index.html" if path.is_dir() else path
+        try:
+            if page.suffix in {".html", ".htm"} and page.is_file() and page.stat().st_size <= _MAX_PAGE:
+                body = page.read_bytes().decode("utf-8", "replace")
+                return read_page(body, "text/html", page.resolve().as_uri(), distribution)
+            files = sorted(path.iterdir())[:_MAX_FOLDER] if path.is_dir() else [path]
+        except OSError as error:
+            raise UpstreamError(f"unreadable folder: {error.strerror}", where=str(path)) from error
+        links = [_local_link(file, distribution) for file in files if file.name.endswith(_ENDINGS)]
+        return [link for link in links if link is not None]
 
     def of_page(self, url: str, distribution: str) -> list[FileLink]:
         """Files that a page lists, from the cache where that is new enough."""
         name = f"pages/{hashlib.sha256(without_credentials(url).encode()).hexdigest()[:32]}.json"
-        kept = self._cache.read(name)
-        if self._offline:
-            if not kept:
-                raise OfflineError("this page was never fetched", where=without_credentials(url))
-            return _links(kept, distribution)
-        age = time.time() - kept["fetched"] if isinstance(kept.get("fetched"), float) else FRESH_SECONDS
-        if kept and 0 <= age < FRESH_SECONDS and not self._fresh:
-            return _links(kept, distribution)
-        try:
-            kept = self._asked(url, kept)
-        except OfflineError as error:
-            if not kept:
-                raise
-            self._report(f"{error.where or without_credentials(url)} does not answer; what it said before is used")
-            return _links(kept, distribution)
-        self._cache.write(name, json.dumps(kept, sort_keys=True).encode())
-        return _links(kept, distribution)
+        kept = read_kept(self._cache.folder / name, _PAGE)
+        if kept is None and self._offline:
+            raise OfflineError("this page was never fetched", where=without_credentials(url))
+        is_fresh = kept is not None and 0 <= time.time() - kept.fetched < FRESH_SECONDS and not self._fresh
+        if kept is None or not (is_fresh or self._offline):
+            try:
+                kept = self._asked(url, kept)
+                self._cache.write(name, _PAGE.dump_json(kept))
+            except OfflineError as error:
+                if kept is None:
+                    raise
+                self._report(f"{error.where or without_credentials(url)} does not answer; what it said before is used")
+        return read_page(kept.body, kept.type, kept.url, distribution)
 
-    def _asked(self, url: str, kept: dict[str, Any]) -> dict[str, Any]:
-        headers = {"Accept": ACCEPT}
-        for header, key in (("If-None-Match", "etag"), ("If-Modified-Since", "modified")):
-            if isinstance(kept.get(key), str) and kept[key]:
-                headers[header] = kept[key]
+    def _asked(self, url: str, kept: KeptPage | None) -> KeptPage:
+        known = {"If-None-Match": kept.etag, "If-Modified-Since": kept.modified} if kept is not None else {}
+        headers = {"Accept": ACCEPT, **{name: value for name, value in known.items() if value}}
         try:
             answer = self._transport.get(url, headers)
         except RefusedError as error:
             if error.status in {404, 410}:
-                return {"url": without_credentials(url), "fetched": time.time(), "type": "text/html", "body": ""}
+                return KeptPage(url=without_credentials(url), fetched=time.time())
             raise
         with answer:
-            if answer.status == 304:
-                return {**kept, "fetched": time.time()}
+            if answer.status == 304 and kept is not None:
+                return replace(kept, fetched=time.time())
             packed = answer.read(_MAX_PAGE + 1)
             expected = answer.headers.get("content-length", "")
             if expected.isdecimal() and len(packed) < min(int(expected), _MAX_PAGE):
                 raise OfflineError("the connection broke", where=without_credentials(answer.url))
             body = _unpacked(packed, answer)
-        return {
-            "url": without_credentials(answer.url),
-            "fetched": time.time(),
-            "etag": answer.headers.get("etag", ""),
-            "modified": answer.headers.get("last-modified", ""),
-            "type": answer.headers.get("content-type", ""),
-            "body": base64.b64encode(zlib.compress(body, 3)).decode(),
-        }
+        return KeptPage(
+            url=without_credentials(answer.url),
+            fetched=time.time(),
+            etag=answer.headers.get("etag", ""),
+            modified=answer.headers.get("last-modified", ""),
+            type=answer.headers.get("content-type", ""),
+            body=body.decode("utf-8", "replace"),
+        )
 
 
 def local_path(url: str) -> Path:
@@ -259,14 +261,6 @@ def _unpacked(body: bytes, answer: HttpAnswer) -> bytes:
     if len(body) > _MAX_PAGE:
         raise UpstreamError(f"the page is larger than {_MAX_PAGE >> 20} MB", where=where)
     return body
-
-
-def _links(kept: dict[str, Any], distribution: str) -> list[FileLink]:
-    try:
-        body = zlib.decompressobj().decompress(base64.b64decode(kept["body"]), _MAX_PAGE) if kept["body"] else b""
-        return read_page(body, str(kept["type"]), str(kept["url"]), distribution)
-    except (KeyError, TypeError, ValueError, binascii.Error, zlib.error):
-        return []
 
 
 def _local_link(path: Path, distribution: str) -> FileLink | None:

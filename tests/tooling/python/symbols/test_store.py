@@ -8,7 +8,7 @@ import pytest
 
 from tooling.python.symbols.symbol import Found, Signature
 from tooling.python.symbols.tree import SymbolTree
-from tooling.upgrade.sources.folder import folder_release
+from tooling.upgrade.sources.folder import installed_release
 
 FILES = {
     "root": "from .core import Engine\ndef f(x=2 ** 3): ...\n",
@@ -73,7 +73,9 @@ SITE = Path(__file__).resolve().parents[4] / ".venv/lib/python3.11/site-packages
     ],
 )
 def test_a_few_names_of_a_large_package_need_a_few_of_its_files(distribution, names, most):
-    upstream = SymbolTree(folder_release(SITE, distribution, "1"))
+    release = installed_release(distribution, [SITE])
+    assert release is not None
+    upstream = SymbolTree(release)
     for name in names:
         resolution = upstream.resolve(name)
         assert isinstance(resolution, Found), resolution

@@ -127,11 +127,15 @@ def test_twin_manifests_are_variants_and_tell_the_scopes(tmp_path):
 
 
 def test_an_installation_beside_the_code_says_the_import_names(tmp_path):
-    information = tmp_path / ".venv/lib/python3.11/site-packages/odd_name-1.0.dist-info"
-    information.mkdir(parents=True)
+    site = tmp_path / ".venv/lib/python3.11/site-packages"
+    information = site / "odd_name-1.0.dist-info"
+    for folder in (information, site / "surprise", site / "space/ours"):
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text("")
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: odd-name\nVersion: 1.0\n")
-    (information / "RECORD").write_text("surprise/__init__.py,,\ntests/x.py,,\nodd_name-1.0.dist-info/METADATA,,\n")
-    assert import_names("odd-name", tmp_path) == ("surprise",)
+    files = ("surprise/__init__.py", "space/ours/__init__.py", "tests/x.py", "odd_name-1.0.dist-info/METADATA")
+    (information / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    assert import_names("odd-name", tmp_path) == ("space.ours", "surprise")
     assert import_names("never-installed") == ("never_installed",)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tooling.upgrade.errors import UpstreamError
-from tooling.upgrade.sources.folder import folder_release, memory_release
+from tooling.upgrade.sources.folder import installed_release, memory_release
 
 
 def write(root, files):
@@ -16,23 +15,8 @@ def write(root, files):
     return root
 
 
-def test_a_folder_of_packages_gives_the_paths_of_an_installation(tmp_path):
-    root = write(tmp_path, {"pkg/__init__.py": "", "pkg/deep/x.py": "A = 1", "pkg/c.pyi": "", "pkg/data.json": "{}"})
-    release = folder_release(root, "Pkg", "1.0")
-    assert release.files() == ("pkg/__init__.py", "pkg/c.pyi", "pkg/deep/x.py")
-    assert release.read("pkg/deep/x.py") == b"A = 1"
-    assert release.folders() == {"pkg", "pkg/deep"}
-    assert release.roots() == {"pkg"}
-    assert (release.origin.distribution, release.origin.verified) == ("pkg", "folder")
-
-
-def test_the_package_itself_may_be_named(tmp_path):
-    root = write(tmp_path, {"pkg/__init__.py": "", "pkg/x.py": "", "other/__init__.py": ""})
-    assert folder_release(root / "pkg", "pkg", "1").files() == ("pkg/__init__.py", "pkg/x.py")
-
-
 def test_of_an_installation_only_recorded_files_belong_to_the_distribution(tmp_path):
-    metadata = "Name: our-dist\nRequires-Dist: torch>=2\nRequires-Dist: x; extra=='e'\n\nbody\n"
+    metadata = "Name: our-dist\nVersion: 2.0\nRequires-Dist: torch>=2\nRequires-Dist: x; extra=='e'\n\nbody\n"
     scripts = "[console_scripts]\nours = ours.cli:main [extra]\n[gui_scripts]\ng = a:b\n"
     root = write(
         tmp_path,
@@ -44,33 +28,29 @@ def test_of_an_installation_only_recorded_files_belong_to_the_distribution(tmp_p
             "our_dist-2.0.dist-info/entry_points.txt": scripts,
         },
     )
-    release = folder_release(root, "our-dist", "2.0")
+    release = installed_release("our-dist", [tmp_path / "gone", root])
+    assert release is not None
+    assert (release.origin.distribution, release.origin.version, release.origin.verified) == (
+        "our-dist",
+        "2.0",
+        "folder",
+    )
     assert release.files() == ("ours/__init__.py",)
     assert release.requires() == ("torch>=2", "x; extra=='e'")
     assert release.scripts() == {"ours": "ours.cli:main"}
 
 
-def test_unlisted_files_and_other_paths_are_not_read(tmp_path):
-    release = folder_release(write(tmp_path, {"pkg/__init__.py": "", "secret.txt": "s"}), "pkg", "1")
+def test_what_is_not_installed_or_a_link_to_a_checkout_is_not_a_release(tmp_path):
+    link = "__editable___ours_finder.py,,\n"
+    root = write(tmp_path, {"ours-1.dist-info/RECORD": link, "__editable___ours_finder.py": "", "secret.py": "s"})
+    assert installed_release("ours", [root]) is None
+    assert installed_release("theirs", [root]) is None
+
+
+def test_unlisted_files_are_not_read():
+    release = memory_release({"pkg/__init__.py": "", "secret.txt": "s"}, "pkg", "1")
     with pytest.raises(KeyError):
         release.read("secret.txt")
-    with pytest.raises(KeyError):
-        release.read("../pkg/__init__.py")
-
-
-def test_links_that_lead_out_are_left_out(tmp_path):
-    root = write(tmp_path / "in", {"pkg/__init__.py": ""})
-    outside = write(tmp_path / "out", {"x.py": "", "folder/y.py": ""})
-    (root / "pkg/x.py").symlink_to(outside / "x.py")
-    (root / "pkg/folder").symlink_to(outside / "folder")
-    assert folder_release(root, "pkg", "1").files() == ("pkg/__init__.py",)
-
-
-def test_a_folder_without_source_is_an_error_that_says_so(tmp_path):
-    with pytest.raises(UpstreamError, match="no Python source of pkg"):
-        folder_release(tmp_path, "pkg", "1")
-    with pytest.raises(UpstreamError, match="no such folder"):
-        folder_release(tmp_path / "gone", "pkg", "1")
 
 
 def test_a_namespace_shared_by_distributions_is_owned_from_below():

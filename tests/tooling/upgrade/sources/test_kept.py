@@ -73,7 +73,6 @@ def test_nothing_else_in_the_folder_is_touched(tmp_path: Path, name: str) -> Non
     (tmp_path / "usage" / "link").symlink_to(outside.parent)
     assert prune_kept(tmp_path) == 0
     assert [each.exists() for each in (path, outside)] == [True, True]
-    assert Cache(tmp_path).read("pages/none.json") == {}
 
 
 def test_nothing_that_interfaces_leave_stays_for_ever(tmp_path: Path) -> None:
