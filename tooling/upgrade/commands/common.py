@@ -13,15 +13,14 @@ from tooling.cli.git import nearest_root
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from tooling.cli.git import Repository
     from tooling.cli.parser import Parser
     from tooling.cli.report import Report
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.manifests.requests import VersionRequest
     from tooling.upgrade.operations.context import UpgradeContext
-    from tooling.upgrade.operations.upgrading import Upgrade
+    from tooling.upgrade.operations.upgrading import Upgrade, UpgradeOptions
 
 UPGRADE: Final = "areal-upgrade-deps"
 FINDINGS: Final = 10
@@ -63,9 +62,11 @@ def add_formats(parser: Parser) -> None:
     shown.add_argument("--info", action="store_true", help="list findings of severity info too")
 
 
-def requests_of(arguments: argparse.Namespace) -> tuple[VersionRequest, ...]:
-    """Return the versions that are asked for. Raises UsageError for none, and for one that is not PACKAGE==VERSION."""
+def options_of(arguments: argparse.Namespace, **more: bool) -> UpgradeOptions:
+    """Return what the arguments ask for. Raises UsageError where they name no request, or something else than
+    PACKAGE==VERSION, or by --from a package that is not upgraded."""
     from tooling.upgrade.manifests.requests import parse_request
+    from tooling.upgrade.operations.upgrading import UpgradeOptions
 
     if arguments.offline and "==" in arguments.offline and not Path(arguments.offline).exists():
         # --offline takes a folder; "--offline engine==2.0" names a package behind it.
@@ -73,37 +74,23 @@ def requests_of(arguments: argparse.Namespace) -> tuple[VersionRequest, ...]:
         arguments.offline = ""
     if not arguments.requests:
         raise UsageError("no package was named", fix=f"write `{UPGRADE} PACKAGE==VERSION`; see --help")
-    return tuple(parse_request(text) for text in arguments.requests)
-
-
-def old_versions(texts: Sequence[str], asked: set[str]) -> dict[str, str]:
-    """Return what --from says, by distribution; under "" what holds for the only package that is asked for."""
-    from tooling.upgrade.manifests.requests import parse_request
-    from tooling.upgrade.manifests.specifiers import parse_version
-
+    requests = tuple(map(parse_request, arguments.requests))
+    asked = {request.distribution for request in requests}
     old: dict[str, str] = {}
-    for text in texts:
+    for text in arguments.old:
         where = f"--from {text}"
-        if "==" in text:
-            request = parse_request(text)
-            name, version = request.distribution, request.version
-            if name not in asked:
-                known = ", ".join(sorted(asked))
-                raise UsageError(f"{name} is not upgraded here", where=where, fix=f"name one of: {known}")
-            if request.variant:
-                raise UsageError("an old version has no variant", where=where, fix=f"write --from {name}=={version}")
-        else:
-            name, version = "", text
-            parse_version(version)
-            if len(asked) > 1:
-                raise UsageError(
-                    "--from names no package", where=where, fix="write --from PACKAGE==OLD for each package"
-                )
+        if "==" not in text and len(asked) > 1:
+            raise UsageError("--from names no package", where=where, fix="write --from PACKAGE==OLD for each package")
+        request = parse_request(text if "==" in text else f"{min(asked)}=={text}")
+        name, version = request.distribution, request.version
+        if name not in asked:
+            known = ", ".join(sorted(asked))
+            raise UsageError(f"{name} is not upgraded here", where=where, fix=f"name one of: {known}")
+        if request.variant:
+            raise UsageError("an old version has no variant", where=where, fix=f"write --from {name}=={version}")
         if old.setdefault(name, version) != version:
             raise UsageError("--from names two versions of one package", where=where, fix="name one")
-    if "" in old and len(old) > 1:
-        raise UsageError("--from names two versions of one package", where="--from", fix="name one")
-    return old
+    return UpgradeOptions(requests=requests, old=old, offline=arguments.offline is not None, **more)
 
 
 # -------------------------------------------------------------------------------------------------- the repository

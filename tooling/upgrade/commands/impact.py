@@ -11,8 +11,7 @@ from tooling.upgrade.commands.common import (
     add_sources,
     context_of,
     half_written,
-    old_versions,
-    requests_of,
+    options_of,
     upgrade_report,
 )
 
@@ -33,15 +32,9 @@ def configure(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> Report:
     """Audit; write nothing."""
     from tooling.kit.change.plan import Plan
-    from tooling.upgrade.operations.upgrading import Upgrade, UpgradeOptions, plan_upgrade
+    from tooling.upgrade.operations.upgrading import Upgrade, plan_upgrade
 
-    requests = requests_of(arguments)
-    options = UpgradeOptions(
-        requests=requests,
-        old=old_versions(arguments.old, {request.distribution for request in requests}),
-        bump=False,
-        offline=arguments.offline is not None,
-    )
+    options = options_of(arguments, bump=False)
     context = context_of(arguments)
     upgrade = Upgrade(options, Plan(context.root))
     plan_upgrade(context, upgrade)

@@ -19,8 +19,7 @@ from tooling.upgrade.commands.common import (
     check_summary,
     context_of,
     half_written,
-    old_versions,
-    requests_of,
+    options_of,
     upgrade_report,
     write_plan,
     writing,
@@ -59,16 +58,7 @@ def configure(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> Report:
     """Plan the upgrade, and write it unless it is a dry run."""
-    from tooling.upgrade.operations.upgrading import UpgradeOptions
-
-    requests = requests_of(arguments)
-    options = UpgradeOptions(
-        requests=requests,
-        old=old_versions(arguments.old, {request.distribution for request in requests}),
-        lock=arguments.lock,
-        fix=arguments.fix,
-        offline=arguments.offline is not None,
-    )
+    options = options_of(arguments, lock=arguments.lock, fix=arguments.fix)
     with nullcontext() if arguments.dry_run else writing(nearest_root(arguments.repo), arguments) as repository:
         context = context_of(arguments)  # read when nobody writes any more
         upgrade = _planned(context, options, arguments.summary)

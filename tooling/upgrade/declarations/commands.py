@@ -266,7 +266,7 @@ def _uncommented(text: str, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]
 
 def _bare(file: ManifestText, hit: re.Match[str], name: str, kind: DeclarationKind) -> Declaration:
     at, style = hit.start("version"), SpecifierStyle.PLAIN
-    return file.versioned(at, hit["version"], name, kind, style=style, section=str(kind), text=hit[0])
+    return file.versioned(at, hit["version"], name, kind, style=style, section=str(kind), text=hit[0].strip())
 
 
 def read_environment(file: ManifestText) -> Iterator[Declaration]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
@@ -213,35 +213,18 @@ class ManifestText:
             hashed=hashed,
         )
 
-    def versioned(
-        self,
-        offset: int,
-        version: str,
-        name: str,
-        kind: DeclarationKind,
-        *,
-        style: SpecifierStyle,
-        section: str,
-        text: str,
-        group: str = "",
-        extras: tuple[str, ...] = (),
-        marker: str = "",
-    ) -> Declaration:
-        """Return the declaration of a bare version that begins at `offset`."""
+    def versioned(self, offset: int, version: str, name: str, kind: DeclarationKind, **facts: Any) -> Declaration:
+        """Return the declaration of a bare version that begins at `offset`. facts: further fields."""
+        end, name = offset + len(version), canonicalize_name(name)
         return Declaration(
             path=self.path,
             line=self._line(offset),
             start=offset,
-            end=offset + len(version),
-            distribution=canonicalize_name(name),
+            end=end,
+            distribution=name,
             specifier=version,
             kind=kind,
-            style=style,
-            section=section,
-            group=group,
-            extras=extras,
-            marker=marker,
-            text=text.strip(),
+            **facts,
         )
 
     def _line(self, offset: int) -> int:

@@ -125,28 +125,18 @@ def _change(statement: Any, alias: Any, finding: AuditFinding) -> _Change:
 
 
 def _split(source: EditableSource, statement: Any, leaving: Sequence[_Change], texts: dict[_Change, str]) -> None:
-    """Write new statements below for the names that leave; the rest of the old one stays."""
-    place = source.ranges[statement]
-    if source.start(statement)[1] != len(source.indentation(place.start.line).encode()):
-        raise LeftAloneError("the import shares its line with something else")
-    kept = [alias for alias in statement.names if all(alias is not change.alias for change in leaving)]
+    """Write new statements for the names that leave, below the rest of the old one."""
     lines = [
         f"from {module} import {', '.join(texts[change] for change in leaving if change.module == module)}"
         for module in dict.fromkeys(change.module for change in leaving)
     ]
-    joint = source.newline + source.indentation(place.start.line)
-    start, end = source.span(statement)
-    if not kept:
-        source.put(start, end, joint.join(lines))
-        return
-    for change in leaving:
-        source.cut(statement.names, change.alias)
-    below = source.data.find(b"\n", end)
-    tail = source.data[end : below if below >= 0 else len(source.data)].strip()
-    if tail and not tail.startswith(b"#"):
-        raise LeftAloneError("the import shares its line with something else")
-    at = len(source.data) if below < 0 else below - (source.data[below - 1 : below] == b"\r")
-    source.put(at, at, joint + joint.join(lines))
+    if len(leaving) == len(statement.names):
+        source.put(*source.span(statement), lines.pop(0))
+    else:
+        for change in leaving:
+            source.cut(statement.names, change.alias)
+    for line in lines:
+        import_below(source, leaving[0].alias, line)
 
 
 def _alias_text(source: EditableSource, change: _Change, exported: Callable[[str], bool]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from tooling.python.versions import version_or_none
 
 if TYPE_CHECKING:
     from tooling.upgrade.declarations.declaration import Declaration
-    from tooling.upgrade.declarations.lockfiles import Lock, LockedPackage
+    from tooling.upgrade.declarations.lockfiles import Lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,6 @@ class VersionChange:
     old: str
     """ "" if it is new; several, for different extras or platforms, are joined by ", "."""
     new: str
-    extras: tuple[str, ...] = ()
-    """Extras and groups of the project it holds for; () where the lock does not tell, or for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,43 +112,37 @@ class LockResult:
         return f"environment {self.variant} ({' '.join(self.installs)})" if self.installs else f"variant {self.variant}"
 
 
-Key = tuple[str, str]
-
-
 def compare_locks(old: Lock, new: Lock) -> tuple[VersionChange, ...]:
-    """Return changes by name; those that are alike for several extras are one. Local labels (+cpu) are not versions."""
-    before, after = _versions(old), _versions(new)
-    changes: dict[tuple[str, str, str], set[str]] = {}
-    for name, extra in {*before, *after}:
-        one, other = _text(before.get((name, extra), set())), _text(after.get((name, extra), set()))
-        if one != other:
-            changes.setdefault((name, one, other), set()).add(extra)
-    return tuple(sorted(VersionChange(*key, tuple(sorted(extras - {""}))) for key, extras in changes.items()))
-
-
-def _versions(lock: Lock) -> dict[Key, set[str]]:
-    """Count a package for each of the extras that bring it; the extra is "" where the lock does not say."""
-    found: dict[Key, set[str]] = {}
-    for package in lock.packages:
-        for extra in package.extras or ("",):
-            found.setdefault((package.name, extra), set()).add(_version(package))
-    return found
-
-
-def _version(package: LockedPackage) -> str:
-    # Two commits of one repository may carry one version.
-    commit = package.source.partition("#")[2][:12] if package.source else ""
-    version = package.version.partition("+")[0]
-    return f"{version} ({commit})" if commit else version
-
-
-def _text(versions: set[str]) -> str:
-    return ", ".join(sorted(versions, key=lambda each: (version_or_none(each.split(" ")[0]) or Version("0"), each)))
+    """Return changes by name. Of several versions of one package, those that left are set against those that came: one
+    by one, where it is clear which took whose place. Local labels (+cpu) are not versions."""
+    before, after = _by_name(old), _by_name(new)
+    changes = []
+    for name in sorted({*before, *after}):
+        had, has = before.get(name, []), after.get(name, [])
+        left = [each for each in had if each not in has] or had or [""]
+        came = [each for each in has if each not in had] or has or [""]
+        if had != has and (len(left) == len(came) or 1 in (len(left), len(came))):
+            pairs = zip(left, came, strict=True) if len(left) == len(came) else itertools.product(left, came)
+            changes += [VersionChange(name, *pair) for pair in pairs]
+        elif had != has:
+            changes.append(VersionChange(name, ", ".join(left), ", ".join(came)))
+    return tuple(changes)
 
 
 def versions(lock: Lock) -> dict[str, str]:
     """Name to version; several are joined."""
+    return {name: ", ".join(each) for name, each in sorted(_by_name(lock).items())}
+
+
+def _by_name(lock: Lock) -> dict[str, list[str]]:
+    """Versions of each package, ascending."""
     found: dict[str, set[str]] = {}
     for package in lock.packages:
-        found.setdefault(package.name, set()).add(_version(package))
-    return {name: _text(each) for name, each in sorted(found.items())}
+        # Two commits of one repository may carry one version.
+        commit = package.source.partition("#")[2][:12]
+        version = package.version.partition("+")[0]
+        found.setdefault(package.name, set()).add(f"{version} ({commit})" if commit else version)
+    return {
+        name: sorted(each, key=lambda text: (version_or_none(text.split(" ")[0]) or Version("0"), text))
+        for name, each in found.items()
+    }

@@ -250,7 +250,7 @@ class UpgradeOptions:
 
     requests: tuple[VersionRequest, ...]
     old: Mapping[str, str] = field(default_factory=dict)
-    """Version to audit from, instead of what the repository declares; key "" holds for all."""
+    """Version to audit from, by distribution, instead of what the repository declares."""
     bump: bool = True
     """False: audit only."""
     lock: bool = True
@@ -361,9 +361,8 @@ def _doubts(context: UpgradeContext, upgrade: Upgrade) -> Iterator[str]:
 
 
 def _move(context: UpgradeContext, request: VersionRequest, old: Mapping[str, str]) -> Move:
-    given = old.get(request.distribution) or old.get("")
-    if given:
-        return Move(request.distribution, given, request.version)
+    if request.distribution in old:
+        return Move(request.distribution, old[request.distribution], request.version)
     found = context.baseline(request.distribution, request.variant) or context.baseline(request.distribution)
     if found is None:
         raise unknown_now(context, request.distribution, f"name it: --from {request.distribution}==VERSION")

@@ -35,22 +35,22 @@ from pathlib import Path  # noqa: TC003 - pydantic evaluates annotations of this
 from typing import TYPE_CHECKING, Annotated
 
 from packaging.utils import canonicalize_name
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import Field
 
 from tooling.cli.errors import UsageError
-from tooling.cli.settings import Settings, Strings, Text, read_settings, section
+from tooling.cli.settings import Settings, read_settings, section
 from tooling.cli.suggest import did_you_mean
-from tooling.kit.change.plan import safe_path
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.policy.watched import (
     Family,
     FocusedPackage,
     FollowingPlace,
-    RangeRule,
-    Tier,
+    PackageSettings,
+    RepositoryPaths,
+    Rows,
     UpgradePolicy,
     Variant,
-    VersionScope,
+    VariantSettings,
     import_names,
     infer_environments,
     infer_packages,
@@ -61,51 +61,12 @@ if TYPE_CHECKING:
     from tooling.upgrade.declarations.declaration import Declarations
 
 
-def _rows(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-_Path = Annotated[Text, AfterValidator(safe_path)]
-_Names = Annotated[Strings, AfterValidator(lambda names: tuple(map(canonicalize_name, names)))]
-_Paths = Annotated[tuple[_Path, ...], BeforeValidator(_rows)]
-
-
-class _PackageSettings(Settings):
-    imports: Strings = ()
-    tier: Tier = "primary"
-    repository: str = ""
-    tag: str = "v{version}"
-    scope: VersionScope = "shared"
-    variants: Strings = ()
-    range: RangeRule = "keep"
-
-
-class _VariantSettings(Settings):
-    manifests: _Paths
-    lock: _Path = ""
-    extras: Strings = ()
-    groups: Strings = ()
-    python: str = ""
-    platform: str = ""
-
-
-class _FamilySettings(Settings):
-    packages: _Names
-    why: str = ""
-
-
-class _PlaceSettings(Settings):
-    package: Annotated[Text, AfterValidator(canonicalize_name)]
-    file: _Path
-    pattern: Text
-
-
 class _UpgradeSettings(Settings):
-    exclude: _Paths = ()
-    packages: dict[str, _PackageSettings] = Field(default_factory=dict)
-    variants: dict[str, _VariantSettings] = Field(default_factory=dict)
-    families: Annotated[tuple[_FamilySettings, ...], BeforeValidator(_rows)] = ()
-    places: Annotated[tuple[_PlaceSettings, ...], BeforeValidator(_rows)] = ()
+    exclude: RepositoryPaths = ()
+    packages: dict[str, PackageSettings] = Field(default_factory=dict)
+    variants: dict[str, VariantSettings] = Field(default_factory=dict)
+    families: Annotated[tuple[Family, ...], Rows] = ()
+    places: Annotated[tuple[FollowingPlace, ...], Rows] = ()
 
 
 def read_policy(root: Path, declarations: Declarations | None = None) -> UpgradePolicy:
@@ -140,8 +101,8 @@ def read_policy(root: Path, declarations: Declarations | None = None) -> Upgrade
     return UpgradePolicy(
         packages=packages,
         variants=variants,
-        families=tuple(Family(**dict(each)) for each in settings.families),
-        followers=tuple(FollowingPlace(**dict(each)) for each in settings.places),
+        families=settings.families,
+        followers=settings.places,
         exclude=settings.exclude,
         inferred=not settings.model_fields_set,
     )

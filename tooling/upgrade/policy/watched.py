@@ -8,8 +8,13 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
+from packaging.utils import canonicalize_name
+from pydantic import AfterValidator, BeforeValidator
+
+from tooling.cli.settings import Settings, Strings, Text
+from tooling.kit.change.plan import safe_path
 from tooling.upgrade.declarations.commands import script_environments
 from tooling.upgrade.declarations.declaration import DeclarationKind
 from tooling.upgrade.declarations.find import project_name
@@ -30,12 +35,21 @@ RangeRule = Literal["keep", "raise"]
 packages whose range is the only record of what was audited."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FocusedPackage:
-    """A package that is watched."""
+def _listed(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
 
-    distribution: str
-    imports: tuple[str, ...]
+
+Rows = BeforeValidator(_listed)
+"""A TOML array of tables or paths."""
+RepositoryPath = Annotated[str, AfterValidator(lambda path: path and safe_path(path))]
+RepositoryPaths = Annotated[tuple[RepositoryPath, ...], Rows]
+Distribution = Annotated[Text, AfterValidator(canonicalize_name)]
+
+
+class PackageSettings(Settings):
+    """What a policy says of a package."""
+
+    imports: Strings = ()
     """Import names, dotted where a namespace is shared: ("megatron.core",)."""
     tier: Tier = "primary"
     repository: str = ""
@@ -43,48 +57,56 @@ class FocusedPackage:
     tag: str = "v{version}"
     """Of a version in that repository."""
     scope: VersionScope = "shared"
-    variants: tuple[str, ...] = ()
+    variants: Strings = ()
     """Of a variant-only package: which have it."""
     range: RangeRule = "keep"
+
+
+class FocusedPackage(PackageSettings):
+    """A package that is watched."""
+
+    distribution: str
     declared: bool = True
     """False if it is watched, and no manifest names it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """One environment, resolved on its own: a way to install the project, or what a script installs beside it."""
+class VariantSettings(Settings):
+    """What a policy says of a variant."""
 
-    name: str
-    manifests: tuple[str, ...]
+    manifests: RepositoryPaths
     """The first is the project's manifest; others are what is declared for this variant only."""
-    lock: str = ""
+    lock: RepositoryPath = ""
     """uv.lock, or a file of pins (constraints.txt); "" if nothing is locked."""
-    extras: tuple[str, ...] = ()
+    extras: Strings = ()
     """Extras that are installed; () for all of them where the lock is uv's."""
-    groups: tuple[str, ...] = ()
+    groups: Strings = ()
     python: str = ""
     """Python version to resolve for; "" for the project's lowest."""
     platform: str = ""
     """As uv names it ("linux"); "" for all."""
+
+
+class Variant(VariantSettings):
+    """One environment, resolved on its own: a way to install the project, or what a script installs beside it."""
+
+    name: str
     folder: str = ""
     """Of an environment that a script (the only manifest) makes for itself: ".venv-vllm"; "" for the project's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(Settings):
     """Packages whose versions move together."""
 
-    packages: tuple[str, ...]
+    packages: Annotated[tuple[Distribution, ...], Rows]
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FollowingPlace:
+class FollowingPlace(Settings):
     """A place that follows a version and is found by text."""
 
-    package: str
-    file: str
-    pattern: str
+    package: Distribution
+    file: Annotated[Text, AfterValidator(safe_path)]
+    pattern: Text
     """Text with {version} in it: "lmsysorg/sglang:v{version}-runtime"."""
 
 

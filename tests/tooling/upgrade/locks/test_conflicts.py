@@ -104,21 +104,12 @@ version = 1
 name = "demo"
 version = "0"
 source = { editable = "." }
-dependencies = [{ name = "numpy" }]
-[package.optional-dependencies]
-vllm = [{ name = "vllm" }, { name = "torch", version = "2.9.1" }]
-sgl = [{ name = "torch", version = "2.10.0" }, { name = "ray", extra = ["serve"] }]
 [[package]]
 name = "numpy"
 version = "2.0.0"
 [[package]]
 name = "ray"
 version = "2.40"
-[package.optional-dependencies]
-serve = [{ name = "starlette" }]
-[[package]]
-name = "starlette"
-version = "0.40"
 [[package]]
 name = "torch"
 version = "2.9.1"
@@ -129,18 +120,34 @@ version = "2.10.0"
 [[package]]
 name = "vllm"
 version = "0.11.0"
-dependencies = [{ name = "torch", version = "2.9.1" }]
 """
 
 
-def test_locks_compare_by_extra_since_one_may_hold_two_versions():
-    new = OLD.replace("0.11.0", "0.18.0").replace("2.9.1", "2.9.2").replace('"0.40"', '"0.41"')
+@pytest.mark.parametrize(
+    ("old", "new", "changes"),
+    [
+        (("2.9.1", "2.10.0"), ("2.9.2", "2.10.0"), [("2.9.1", "2.9.2")]),
+        (("2.9.1", "2.10.0"), ("2.10.0",), [("2.9.1", "2.10.0")]),
+        (("2.10.0",), ("2.9.1", "2.10.0"), [("2.10.0", "2.9.1")]),
+        (("2.9.1", "2.10.0"), ("2.11.0",), [("2.9.1", "2.11.0"), ("2.10.0", "2.11.0")]),
+        (("2.9.1", "2.10.0"), ("2.11.0", "2.12.0"), [("2.9.1", "2.11.0"), ("2.10.0", "2.12.0")]),
+        (("1", "2", "3"), ("4", "5"), [("1, 2, 3", "4, 5")]),
+        (("2.9.1", "2.10.0"), (), [("2.9.1", ""), ("2.10.0", "")]),
+    ],
+)
+def test_of_several_versions_those_that_left_are_set_against_those_that_came(old, new, changes):
+    """As in a lock with extras that exclude each other."""
+    locks = [
+        read_lock("uv.lock", "\n".join(f'[[package]]\nname = "torch"\nversion = "{each}"' for each in listed).encode())
+        for listed in (old, new)
+    ]
+    assert compare_locks(*locks) == tuple(VersionChange("torch", *pair) for pair in changes)
+
+
+def test_locks_compare_by_name_without_the_project_itself():
+    new = OLD.replace("0.11.0", "0.18.0").replace("2.9.1", "2.9.2").replace('"demo"', '"renamed"')
     changes = compare_locks(read_lock("uv.lock", OLD.encode()), read_lock("uv.lock", new.encode()))
-    assert changes == (
-        VersionChange("starlette", "0.40", "0.41", ("sgl",)),
-        VersionChange("torch", "2.9.1", "2.9.2", ("vllm",)),
-        VersionChange("vllm", "0.11.0", "0.18.0", ("vllm",)),
-    )
+    assert changes == (VersionChange("torch", "2.9.1", "2.9.2"), VersionChange("vllm", "0.11.0", "0.18.0"))
     assert versions(read_lock("uv.lock", OLD.encode()))["torch"] == "2.9.1, 2.10.0"
 
 
