@@ -108,11 +108,6 @@ class EditableSource(EditableText):
         ):
             raise LeftAloneError("the file is not plain UTF-8")
 
-    @property
-    def module(self) -> libcst.Module:
-        """The tree, whose nodes are keys of `ranges` and `scopes`."""
-        return self._wrapper.module
-
     @cached_property
     def ranges(self) -> Mapping[Any, CodeRange]:
         """Node to its range: lines from 1, columns in characters from 0."""

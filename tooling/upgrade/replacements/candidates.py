@@ -10,18 +10,19 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from enum import Enum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, Name
+from tooling.python.access_paths import Attribute, spelled
 from tooling.python.source import alone, definition
 from tooling.python.symbols.calls import bind
-from tooling.python.symbols.symbol import Definite, Found, Instance, Open, SymbolKind, Values
+from tooling.python.symbols.symbol import Found, Open, SymbolKind
+from tooling.python.symbols.targets import locate
 from tooling.upgrade.uses import Action
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tooling.python.access_paths import AccessPath
     from tooling.python.symbols.symbol import Absent, Parameter, Signature, Symbol
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import Use
@@ -52,9 +53,15 @@ def similarity(left: Counter[str], right: Counter[str]) -> float:
     return 2 * (left & right).total() / sum(sizes)
 
 
-def is_similar_name(left: str, right: str) -> bool:
+def is_similar_name(left: str, right: str, least: float = SIMILAR) -> bool:
     """Whether two names differ in little: an ending, a word left out, another case."""
-    return SequenceMatcher(None, left.lower(), right.lower()).ratio() >= SIMILAR
+    return SequenceMatcher(None, left.lower(), right.lower()).ratio() >= least
+
+
+@lru_cache(maxsize=100_000)
+def words_of(name: str) -> frozenset[str]:
+    """Words of a name, however they are joined: "get_HTTPServer" -> {get, http, server}."""
+    return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name) if len(word) > 2)
 
 
 def took_places(old: str, new: str, gone: Iterable[str], fresh: Iterable[str]) -> dict[str, str]:
@@ -245,14 +252,15 @@ class GoneSymbol:
 def subject_of(absent: Absent, old: Upstream, use: Use) -> GoneSymbol | None:
     """The symbol a use is about. Where a whole module went, that is what the use wants of it."""
     gone = f"{absent.container}.{absent.name}"
-    wanted = _spelled(use.target)
+    wanted = spelled(use.target)
     paths = [wanted] if wanted.startswith(f"{gone}.") else []
     for path in [*paths, gone]:
         found = old.resolve(path)
         if isinstance(found, Found):
             return GoneSymbol(path, found.symbol, found.symbol.deprecated or found.deprecated)
-    symbol = _followed(old, use.target, absent.name)
-    return GoneSymbol(symbol.dotted, symbol, symbol.deprecated) if symbol is not None else None
+    is_member = isinstance(use.target, Attribute) and use.target.name == absent.name
+    symbols = [each.symbol for each in locate(old, use.target).found] if is_member else []
+    return GoneSymbol(symbols[0].dotted, symbols[0], symbols[0].deprecated) if symbols else None
 
 
 def callable_of(absent: Absent, old: Upstream, use: Use) -> Symbol | None:
@@ -269,25 +277,3 @@ def callable_of(absent: Absent, old: Upstream, use: Use) -> Symbol | None:
     names = [] if isinstance(signature, Open) else [parameter.name for parameter in signature.parameters]
     named = {argument.name for argument in use.arguments.given}
     return found.symbol if absent.name in named or (absent.name in names and None in named) else None
-
-
-def _followed(old: Upstream, target: AccessPath, name: str) -> Symbol | None:
-    if not isinstance(target, Attribute) or target.name != name:
-        return None
-    outcome = old.follow(target.base)
-    for each in outcome.types if isinstance(outcome, Values) else ():
-        if not isinstance(each, Definite | Instance) or each.symbol.kind not in (SymbolKind.CLASS, SymbolKind.MODULE):
-            continue
-        found = old.member(each.symbol, name)
-        if isinstance(found, Found):
-            return found.symbol
-    return None
-
-
-def _spelled(target: AccessPath) -> str:
-    if isinstance(target, Name):
-        return target.dotted
-    if isinstance(target, Attribute):
-        inner = _spelled(target.base)
-        return f"{inner}.{target.name}" if inner else ""
-    return ""

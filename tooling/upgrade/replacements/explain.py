@@ -29,6 +29,7 @@ from tooling.upgrade.replacements.candidates import (
     subject_of,
     tokens,
     took_places,
+    words_of,
 )
 from tooling.upgrade.replacements.homes import Homes, import_index, votes
 
@@ -130,7 +131,7 @@ def _likeness(gone: Parameter, left: Signature, other: Parameter, right: Signatu
         found.append(Reason.ONLY_ONE)
     if is_similar_name(gone.name, other.name):
         found += [Reason.SIMILAR_NAME, Reason.COMPATIBLE] if same_default else [Reason.SIMILAR_NAME]
-    if _words(gone.name) & _words(other.name):
+    if words_of(gone.name) & words_of(other.name):
         found.append(Reason.SHARED_WORDS)
         found += [Reason.COMPATIBLE] if only and same_default else []
     return found
@@ -143,10 +144,6 @@ def _body(upstream: Upstream, symbol: Symbol) -> str:
 
 def _flat(annotation: str) -> str:
     return "".join(annotation.split())
-
-
-def _words(name: str) -> frozenset[str]:
-    return frozenset(word for word in name.lower().split("_") if len(word) > 2)
 
 
 _MOST = 0.6

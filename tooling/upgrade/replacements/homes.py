@@ -9,14 +9,23 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tooling.python.source import alone, definition, dotted_name, parse_expression
 from tooling.python.symbols.symbol import Found, SymbolKind
 from tooling.upgrade import advice
-from tooling.upgrade.replacements.candidates import SIMILAR, Candidate, Reason, best, is_compatible, similarity, tokens
+from tooling.upgrade.replacements.candidates import (
+    SIMILAR,
+    Candidate,
+    Reason,
+    best,
+    is_compatible,
+    is_similar_name,
+    similarity,
+    tokens,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -254,10 +263,13 @@ class Homes:
             return False
         if resolution.symbol.kind is not self._subject.symbol.kind:
             return False
-        letters = SequenceMatcher(None, name.lower(), self._subject.name.lower()).ratio()
         own = tokens(self._source, self._subject.name)
         other = tokens(self._new.source_of(resolution.symbol), name)
-        return letters >= _ALIKE or similarity(own, other) >= _ALIKE or self._has_same_body(resolution.symbol)
+        return (
+            is_similar_name(name, self._subject.name, _ALIKE)
+            or similarity(own, other) >= _ALIKE
+            or self._has_same_body(resolution.symbol)
+        )
 
     def _by_name(self) -> None:
         name = self._subject.name
@@ -300,14 +312,14 @@ class Homes:
         then those whose name shares a word."""
         kind = {SymbolKind.CLASS: "class", SymbolKind.FUNCTION: "function"}.get(self._subject.symbol.kind, "value")
         module, folder = self._subject.module, self._subject.module.rpartition(".")[0]
-        words = _words(self._subject.name)
+        words = words_of(self._subject.name)
 
         def distance(row: TopLevelName, name: str) -> int:
             if row.module == module:
                 return 0
             if kind == "value":
                 return 9
-            shares = bool(words & _words(name))
+            shares = bool(words & words_of(name))
             return 1 if shares and row.module.rpartition(".")[0] == folder else 2 if shares else 9
 
         added = _additions(self._old, self._new).get(kind, ())
@@ -389,9 +401,3 @@ def _is_aside(module: str) -> bool:
 
 def _is_private(dotted: str) -> bool:
     return any(part.startswith("_") and not part.startswith("__") for part in dotted.split(".")[:-1])
-
-
-@lru_cache(maxsize=100_000)
-def _words(name: str) -> frozenset[str]:
-    """Words of a name, however they are joined: "get_HTTPServer" -> {get, http, server}."""
-    return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name) if len(word) > 2)
