@@ -19,79 +19,37 @@ from typing import TYPE_CHECKING, Final
 from tooling.cli.errors import UsageError
 from tooling.python.access_paths import Name
 from tooling.python.conditions import AllOf, AnyOf, CompareVersion, HasName, HasParameter, ModuleExists, Not
-from tooling.python.symbols.symbol import Definite, Found, Instance, SymbolKind, Values
+from tooling.python.symbols.symbol import Definite, Found, Instance, Open, SymbolKind, Values
 from tooling.upgrade.report.document import code, escaped, table
 from tooling.upgrade.uses import Action
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tooling.python.conditions import Condition
-    from tooling.python.symbols.symbol import Signature, Symbol
+    from tooling.python.symbols.symbol import Symbol
     from tooling.upgrade.policy.watched import FocusedPackage
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import FileUses, Use
 
 
 @dataclass(frozen=True, slots=True)
-class AffectedFile:
-    """A file of the repository that uses the package."""
-
-    path: str
-    tier: str
-    """"primary": the product's own code that runs it; "secondary": tests, benchmarks, examples and scripts;
-    "tertiary": names it in types, strings or checks only."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChecklistEntry:
-    """A symbol of the package, and everything this repository does with it."""
-
-    symbol: str
-    """Dotted path where it is defined."""
-    source: str
-    """File inside the package that defines it."""
-    signature: str
-    """One line; "" for modules and values."""
-    deprecated: str
-    sites: tuple[str, ...]
-    """"path (function)", sorted."""
-    snippet: str
-    """The first use as it is written."""
-    verify: tuple[str, ...]
-    """What must still hold, from how it is used."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuardedPlace:
-    """Code that runs only for some versions."""
-
-    path: str
-    function: str
-    condition: str
-
-
-@dataclass(frozen=True, slots=True)
 class Checklist:
-    """All of it, sorted."""
+    """All of it."""
 
     package: FocusedPackage
     version: str
     """That the signatures are of; "" when its source could not be read."""
-    files: tuple[AffectedFile, ...]
-    entries: tuple[ChecklistEntry, ...]
-    guarded: tuple[GuardedPlace, ...]
+    files: Mapping[str, str]
+    """Files of the repository that use the package, each with its tier. "primary": the product's own code that runs it;
+    "secondary": tests, benchmarks, examples and scripts; "tertiary": names it in types, strings or checks only."""
+    entries: Mapping[str, str]
+    """Symbols of the package by the dotted path where they are defined, sorted, with what this repository does with
+    them as Markdown."""
+    guarded: tuple[tuple[str, str, str], ...]
+    """Code that runs only for some versions: path, function and condition, sorted."""
     upstream_paths: tuple[str, ...]
-    """Files of the package that define what is used."""
-
-
-def guards_of(use: Use, package: FocusedPackage) -> set[GuardedPlace]:
-    """Return the conditions about the package that a use stands under."""
-    return {
-        GuardedPlace(use.place.path, use.function, text)
-        for condition in use.conditions
-        if (text := spelled(condition, package))
-    }
+    """Files of the package that define what is used, sorted."""
 
 
 def spelled(condition: Condition, package: FocusedPackage) -> str:
@@ -135,34 +93,32 @@ _HOLDS: Final = {
 
 def collect(package: FocusedPackage, version: str, files: Iterable[FileUses], upstream: Upstream | None) -> Checklist:
     """upstream: the release in use; None when it could not be read (then there are no entries)."""
-    affected, guarded = [], set[GuardedPlace]()
+    tiers, guarded = dict[str, str](), set[tuple[str, str, str]]()
     uses_of: dict[str, list[Use]] = defaultdict(list)
     symbols: dict[str, Symbol] = {}
     for file in files:
-        own = (use for use in file.uses if use.package in package.imports)
-        uses = [
-            use for use in own if use.action is not Action.OPERATE
-        ]  # it names nothing that its value's use does not
-        if not uses:
-            continue
+        # An operation names nothing that the use of its value does not
+        uses = [use for use in file.uses if use.package in package.imports and use.action is not Action.OPERATE]
         for use in uses:
-            guarded |= guards_of(use, package)
+            texts = filter(None, (spelled(condition, package) for condition in use.conditions))
+            guarded |= {(use.place.path, use.function, text) for text in texts}
             for symbol in _symbols(use, upstream):
                 symbols[symbol.dotted] = symbol
                 uses_of[symbol.dotted].append(use)
-        runs = any(use.action in _RUNS and use.evaluated for use in uses)
-        is_aside = file.path.split("/", maxsplit=1)[0] in SECONDARY
-        tier = "secondary" if is_aside else "primary" if runs else "tertiary"
-        affected.append(AffectedFile(file.path, tier))
-    entries = [
-        _described(symbols[dotted], uses_of[dotted], upstream) for dotted in sorted(symbols) if upstream is not None
-    ]
+        if uses:
+            runs = any(use.action in _RUNS and use.evaluated for use in uses)
+            is_aside = file.path.split("/", maxsplit=1)[0] in SECONDARY
+            tiers[file.path] = "secondary" if is_aside else "primary" if runs else "tertiary"
     return Checklist(
         package,
         version,
-        tuple(sorted(affected, key=lambda file: (file.tier, file.path))),
-        tuple(entries),
-        tuple(sorted(guarded, key=lambda place: (place.path, place.function, place.condition))),
+        tiers,
+        {
+            dotted: _entry(symbol, uses_of[dotted], upstream)
+            for dotted, symbol in sorted(symbols.items())
+            if upstream is not None
+        },
+        tuple(sorted(guarded)),
         tuple(sorted({symbol.file for symbol in symbols.values() if symbol.file})),
     )
 
@@ -181,15 +137,40 @@ def _symbols(use: Use, upstream: Upstream | None) -> list[Symbol]:
     return [symbol for symbol in symbols if symbol.kind is not SymbolKind.MODULE and upstream.owns(symbol.dotted)]
 
 
-def _described(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -> ChecklistEntry:
-    assert upstream is not None, "entries need a release"
-    ordered = sorted(uses, key=lambda use: (use.action in (Action.IMPORT, Action.STRING), use.place))
-    signature = None
-    if symbol.kind in (SymbolKind.CLASS, SymbolKind.FUNCTION) and symbol.binding not in ("property", "cached-property"):
+def _entry(symbol: Symbol, uses: Sequence[Use], upstream: Upstream) -> str:
+    first = min(uses, key=lambda use: (use.action in (Action.IMPORT, Action.STRING), use.place))
+    # With the function, where it is the product's own: tests come and go. How many more is left out: every new call
+    # would make the list untrue.
+    sites = sorted(
+        {
+            f"{path} ({use.function})" if use.function and path.split("/", maxsplit=1)[0] not in SECONDARY else path
+            for use in uses
+            for path in (use.place.path,)
+        }
+    )
+    shown = ", ".join(map(code, sites[:MOST_SITES])) + (", ..." if len(sites) > MOST_SITES else "")
+    signature = ""
+    if symbol.kind is SymbolKind.FUNCTION and symbol.binding in ("property", "cached-property"):
+        signature = f"@property {symbol.name}"
+    elif symbol.kind in (SymbolKind.CLASS, SymbolKind.FUNCTION):
         found = upstream.signature(symbol)
-        signature = found if not hasattr(found, "why") else None
-    sites = sorted({_site(use) for use in uses})
-    # What must still hold for these uses, as sentences a person can check
+        word = "class" if symbol.kind is SymbolKind.CLASS else "async def" if symbol.is_async else "def"
+        signature = "" if isinstance(found, Open) else f"{word} {found.text(symbol.name)}"
+    facts = {
+        "Source": code(symbol.file),
+        "Called in": shown,
+        "As written": code(first.symbol_text[:LONGEST_SNIPPET]),
+        "Signature": code(signature),
+        "Deprecated": escaped(symbol.deprecated),
+    }
+    lines = [f"### {escaped(symbol.dotted)}", ""]
+    lines += [f"- {name}: {text}" for name, text in facts.items() if text or name == "Source"]
+    lines += [f"- [ ] {check}" for check in _checks(symbol, uses)]
+    return "\n".join(lines) + "\n"
+
+
+def _checks(symbol: Symbol, uses: Sequence[Use]) -> list[str]:
+    """Say what must still hold for these uses, as sentences a person can check."""
     actions = {use.action for use in uses}
     calls = [use.arguments.given for use in uses if use.action is Action.CALL and use.arguments is not None]
     keywords = sorted({argument.name for given in calls for argument in given if argument.name})
@@ -207,31 +188,7 @@ def _described(symbol: Symbol, uses: Sequence[Use], upstream: Upstream | None) -
         lines.append(f"gives {' or '.join(map(str, counts))} values")
     if symbol.name.startswith("_") or any(use.private for use in uses):
         lines.append("still exists: it is private")
-    return ChecklistEntry(
-        symbol=symbol.dotted,
-        source=symbol.file,
-        signature=_shown(symbol, signature),
-        deprecated=symbol.deprecated,
-        sites=tuple(sites),
-        snippet=ordered[0].symbol_text[:LONGEST_SNIPPET],
-        verify=tuple(lines or ["still exists and means the same"]),
-    )
-
-
-def _site(use: Use) -> str:
-    """With the function, where it is the product's own: tests come and go."""
-    path = use.place.path
-    return f"{path} ({use.function})" if use.function and path.split("/", maxsplit=1)[0] not in SECONDARY else path
-
-
-def _shown(symbol: Symbol, signature: Signature | None) -> str:
-    name = symbol.name
-    if symbol.kind is SymbolKind.FUNCTION and symbol.binding in ("property", "cached-property"):
-        return f"@property {name}"
-    if signature is None:
-        return ""
-    word = "class" if symbol.kind is SymbolKind.CLASS else "async def" if symbol.is_async else "def"
-    return f"{word} {signature.text(name)}"
+    return lines or ["still exists and means the same"]
 
 
 _BEGIN: Final = re.compile(r"^<!-- areal-audit:begin (?P<key>[\w .:-]+) -->$")
@@ -257,12 +214,12 @@ def parts_of(checklist: Checklist) -> list[Part]:
     """Return the generated parts in their order."""
     lines = ["## Affected Files", "", "Without those of generated units, which `areal-new list --json` names.", ""]
     for tier, title in TIERS.items():
-        rows = [file for file in checklist.files if file.tier == tier]
-        if rows:
-            lines += [f"### {title}", "", *(f"- {code(file.path)}" for file in rows), ""]
+        paths = sorted(path for path, of_file in checklist.files.items() if of_file == tier)
+        if paths:
+            lines += [f"### {title}", "", *(f"- {code(path)}" for path in paths), ""]
     if not checklist.files:
         lines += ["No file uses it.", ""]
-    places = [(code(each.path), code(each.function) or "module", escaped(each.condition)) for each in checklist.guarded]
+    places = [(code(path), code(function) or "module", escaped(text)) for path, function, text in checklist.guarded]
     guards = ["## Version-Guarded Code", "", *(table(("file", "in", "condition"), places) if places else ["None."])]
     return [
         Part(
@@ -273,7 +230,7 @@ def parts_of(checklist: Checklist) -> list[Part]:
         ),
         Part("files", "\n".join(lines[:-1]) + "\n"),
         Part("catalog", "## API Usage Catalog\n"),
-        *(Part(f"entry {entry.symbol}", _entry(entry)) for entry in checklist.entries),
+        *(Part(f"entry {symbol}", body) for symbol, body in checklist.entries.items()),
         Part("guarded", "\n".join(guards) + "\n"),
     ]
 
@@ -351,20 +308,6 @@ def _damaged(path: str, line: int, why: str) -> UsageError:
     )
 
 
-def _entry(entry: ChecklistEntry) -> str:
-    # How many more is left out: every new call would make the list untrue.
-    sites = ", ".join(map(code, entry.sites[:MOST_SITES])) + (", ..." if len(entry.sites) > MOST_SITES else "")
-    lines = [f"### {escaped(entry.symbol)}", "", f"- Source: {code(entry.source)}", f"- Called in: {sites}"]
-    if entry.snippet:
-        lines.append(f"- As written: {code(entry.snippet)}")
-    if entry.signature:
-        lines.append(f"- Signature: {code(entry.signature)}")
-    if entry.deprecated:
-        lines.append(f"- Deprecated: {escaped(entry.deprecated)}")
-    lines += [f"- [ ] {check}" for check in entry.verify]
-    return "\n".join(lines) + "\n"
-
-
 @dataclass(frozen=True, slots=True)
 class Drift:
     """One thing that is not true any more."""
@@ -400,15 +343,14 @@ def drift(checklist: Checklist, text: str | None, path: str, *, signatures: bool
             found.append(Drift(path, key, "changed", _difference(bodies[key], body)))
     if not signatures:
         # Without the release tiers are not compared, only the names of the files.
-        names = {file.path for file in checklist.files}
+        names = set(checklist.files)
         listed = set(re.findall(r"^- `([^`]+)`", bodies.get("files", ""), re.MULTILINE))
         what = "uses it and is not listed"
         found += [Drift(path, "files", "missing", f"{name} {what}") for name in sorted(names - listed)]
         what = "is listed and does not use it"
         return found + [Drift(path, "files", "stale", f"{name} {what}") for name in sorted(listed - names)]
     found += [Drift(path, key, "stale", "nothing uses it any more") for key in bodies if key not in fresh]
-    if not found and render(checklist, text, path) != text:
-        expected = render(checklist, text, path)
+    if not found and (expected := render(checklist, text, path)) != text:
         found.append(Drift(path, "frontmatter", "changed", _difference(front, expected)))
     return found
 

@@ -5,6 +5,7 @@ Each version is planned as the upgrade itself would plan it, so that what is cal
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -112,14 +113,9 @@ def _latest(context: UpgradeContext, name: str, lock: bool, offline: bool) -> La
             found = plans[version]
             return bool(found.problem) or any(each.worst() is AuditSeverity.BREAKING for each in found.audits)
 
-        low, high = 0, len(candidates)
+        high = len(candidates)
         if is_refused(high - 1):
-            while low < high:
-                middle = (low + high) // 2
-                if is_refused(middle):
-                    high = middle
-                else:
-                    low = middle + 1
+            high = bisect.bisect_left(range(high), True, key=is_refused)
         clean = candidates[high - 1] if high else found.version
         if high == len(candidates):
             return Latest(name, found.version, candidates[-1], clean, "", skipped=tuple(skipped))

@@ -5,36 +5,25 @@ from dataclasses import replace
 import pytest
 
 from tooling.cli.errors import UsageError
-from tooling.upgrade.checklists.document import (
-    AffectedFile,
-    Checklist,
-    ChecklistEntry,
-    GuardedPlace,
-    drift,
-    parse,
-    render,
-)
+from tooling.python.access_paths import Name
+from tooling.python.symbols.tree import SymbolTree
+from tooling.upgrade.checklists.document import Checklist, collect, drift, parse, render
 from tooling.upgrade.policy.watched import FocusedPackage
+from tooling.upgrade.sources.folder import memory_release
+from tooling.upgrade.uses import Action, Argument, FileUses, PassedArguments, SourcePlace, Use
 
 PATH = "skills/upgrade-deps/checklists/vllm.md"
-GENERATE = ChecklistEntry(
-    symbol="vllm.entrypoints.llm.LLM.generate",
-    source="vllm/entrypoints/llm.py",
-    signature="def generate(prompts, *, use_tqdm=True)",
-    deprecated="",
-    sites=("areal/engine/run.py (Engine.step)",),
-    snippet="llm.generate(prompts, use_tqdm=False)",
-    verify=("takes the keywords `use_tqdm`",),
-)
-LLM = replace(GENERATE, symbol="vllm.entrypoints.llm.LLM", signature="class LLM(model)")
+PACKAGE = FocusedPackage(distribution="vllm", imports=("vllm",), repository="vllm-project/vllm")
+GENERATE, LLM = "vllm.entrypoints.llm.LLM.generate", "vllm.entrypoints.llm.LLM"
 LIST = Checklist(
-    package=FocusedPackage(distribution="vllm", imports=("vllm",), repository="vllm-project/vllm"),
+    package=PACKAGE,
     version="0.18.0",
-    files=(AffectedFile("areal/engine/run.py", "primary"), AffectedFile("tests/test_run.py", "secondary")),
-    entries=(LLM, GENERATE),
-    guarded=(GuardedPlace("areal/engine/run.py", "Engine.step", "vllm >= 0.12"),),
+    files={"areal/engine/run.py": "primary", "tests/test_run.py": "secondary"},
+    entries={LLM: "- Signature: `class LLM(model)`\n", GENERATE: "- `def generate(prompts, *, use_tqdm=True)`\n"},
+    guarded=(("areal/engine/run.py", "Engine.step", "vllm >= 0.12"),),
     upstream_paths=("vllm/entrypoints/llm.py",),
 )
+WITHOUT = replace(LIST, entries={GENERATE: LIST.entries[GENERATE]})
 NEW = render(LIST, None, PATH)
 
 
@@ -64,7 +53,7 @@ def with_note(key: str, note: str) -> str:
 
 def test_notes_survive_whatever_changes_around_them() -> None:
     noted = with_note("entry vllm.entrypoints.llm.LLM", "\nMind the memory.\n\n* a list\n")
-    changed = replace(LIST, entries=(replace(LLM, signature="class LLM(model, *, seed)"), GENERATE), files=())
+    changed = replace(LIST, entries={**LIST.entries, LLM: "class LLM(model, *, seed)\n"}, files={})
     after = render(changed, noted, PATH)
     assert "\nMind the memory.\n\n* a list\n" in after
     assert "seed" in after
@@ -73,19 +62,19 @@ def test_notes_survive_whatever_changes_around_them() -> None:
 
 def test_notes_of_a_symbol_that_is_gone_stay_under_a_heading_and_only_once() -> None:
     noted = with_note("entry vllm.entrypoints.llm.LLM", "\nMind the memory.\n")
-    after = render(replace(LIST, entries=(GENERATE,)), noted, PATH)
+    after = render(WITHOUT, noted, PATH)
     assert "Notes on vllm.entrypoints.llm.LLM, which is not used any more" in after
-    assert render(replace(LIST, entries=(GENERATE,)), after, PATH) == after
-    assert drift(replace(LIST, entries=(GENERATE,)), after, PATH) == []
+    assert render(WITHOUT, after, PATH) == after
+    assert drift(WITHOUT, after, PATH) == []
 
 
 @pytest.mark.parametrize(
     ("change", "key", "what"),
     [
-        ({"files": (*LIST.files, AffectedFile("areal/new.py", "primary"))}, "files", "changed"),
-        ({"entries": (GENERATE,)}, "entry vllm.entrypoints.llm.LLM", "stale"),
-        ({"entries": (LLM, GENERATE, replace(LLM, symbol="vllm.X"))}, "entry vllm.X", "missing"),
-        ({"entries": (replace(LLM, signature="class LLM()"), GENERATE)}, "entry vllm.entrypoints.llm.LLM", "changed"),
+        ({"files": {**LIST.files, "areal/new.py": "primary"}}, "files", "changed"),
+        ({"entries": WITHOUT.entries}, "entry vllm.entrypoints.llm.LLM", "stale"),
+        ({"entries": {**LIST.entries, "vllm.X": "\n"}}, "entry vllm.X", "missing"),
+        ({"entries": {**LIST.entries, LLM: "class LLM()\n"}}, "entry vllm.entrypoints.llm.LLM", "changed"),
         ({"guarded": ()}, "guarded", "changed"),
         ({"upstream_paths": ("vllm/other.py",)}, "frontmatter", "changed"),
     ],
@@ -106,7 +95,7 @@ def test_a_missing_checklist_is_drift() -> None:
 
 
 def test_without_the_release_files_are_compared_by_name_only() -> None:
-    blind = replace(LIST, entries=(), files=(AffectedFile("areal/engine/run.py", "primary"),))
+    blind = replace(LIST, entries={}, files={"areal/engine/run.py": "primary"})
     found = drift(blind, NEW, PATH, signatures=False)
     assert [(one.key, one.what) for one in found] == [("files", "stale")]
     assert "tests/test_run.py" in found[0].message
@@ -130,8 +119,41 @@ def test_a_damaged_checklist_is_refused_with_its_place(damage: object, line: boo
     assert drift(LIST, text, PATH)[0].what == "damaged"
 
 
+def use(path: str, action: Action, text: str, function: str = "", **facts: object) -> Use:
+    where = SourcePlace(path, 3, 0, 3, 9)
+    target = Name("vllm.LLM")
+    return Use(action=action, place=where, target=target, package="vllm", symbol_text=text, function=function, **facts)
+
+
+UPSTREAM = SymbolTree(
+    memory_release({"vllm/__init__.py": "class LLM:\n    def __init__(self, model): ...\n"}, "vllm", "1")
+)
+
+
+def collected(*uses: Use) -> Checklist:
+    files = [FileUses(path=each.place.path, digest="", uses=(each,)) for each in uses]
+    return collect(PACKAGE, "1", files, UPSTREAM)
+
+
+def test_an_entry_says_where_and_how_a_symbol_is_used() -> None:
+    passed = PassedArguments((Argument(SourcePlace("a.py", 3, 4, 3, 9), "model", -1),))
+    found = collected(
+        use("tests/test_a.py", Action.IMPORT, "LLM", "test"),
+        use("areal/a.py", Action.CALL, "LLM()", "f", arguments=passed),
+    )
+    assert found.files == {"tests/test_a.py": "secondary", "areal/a.py": "primary"}
+    assert found.upstream_paths == ("vllm/__init__.py",)
+    assert found.entries["vllm.LLM"].splitlines()[2:] == [
+        "- Source: `vllm/__init__.py`",
+        "- Called in: `areal/a.py (f)`, `tests/test_a.py`",
+        "- As written: `LLM()`",
+        "- Signature: `class LLM(model)`",
+        "- [ ] takes the keywords `model`",
+    ]
+
+
 def test_hostile_names_cannot_leave_their_cell() -> None:
-    hostile = replace(LLM, snippet="x` | <!-- areal-audit:end -->\n# title", sites=("a|b.py",))
-    text = render(replace(LIST, entries=(hostile,)), None, PATH)
+    hostile = collected(use("a|b.py", Action.CALL, "x` | <!-- areal-audit:end -->\n# title"))
+    text = render(hostile, None, PATH)
     assert parse(text, PATH)[1][-1].key == "guarded"
-    assert render(replace(LIST, entries=(hostile,)), text, PATH) == text
+    assert render(hostile, text, PATH) == text
