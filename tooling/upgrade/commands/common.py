@@ -213,44 +213,36 @@ def _fields(upgrade: Upgrade) -> dict[str, Any]:
     for result in upgrade.locks:
         conflict, proposal = result.conflict, result.proposal
         row: dict[str, Any] = {
-            "variant": result.variant,
-            "installs": list(result.installs),
-            "made": str(result.made),
-            "changes": [{"name": each.name, "old": each.old, "new": each.new} for each in result.changes],
+            **_picked(result, "variant", "installs", "made", "notes"),
+            "changes": [asdict(change) for change in result.changes],
             "conflict": None,
             "proposal": None,
-            "notes": list(result.notes),
             "seconds": round(result.seconds, 3),
         }
         if conflict is not None:
             row["conflict"] = {**asdict(conflict), "words": [str(cause) for cause in conflict.causes]}
         if proposal is not None:
             row["proposal"] = {
-                "path": proposal.declaration.path,
-                "line": proposal.declaration.line,
-                "distribution": proposal.declaration.distribution,
+                **_picked(proposal.declaration, "path", "line", "distribution"),
                 "before": proposal.declaration.specifier,
                 "after": proposal.specifier,
-                "version": proposal.version,
-                "why": proposal.why,
-                "applied": proposal.applied,
-                "breaking": proposal.breaking,
-                "evidence": proposal.evidence,
+                **_picked(proposal, "version", "why", "applied", "breaking", "evidence"),
             }
         resolution.append(row)
     return {
         **document(upgrade.audits),
         "versions": [{**asdict(move), "downgrade": move.is_downgrade} for move in upgrade.moves],
-        "declarations": [
-            {"path": each.path, "line": each.line, "before": each.before, "after": each.after, "why": each.why}
-            for each in edits
-        ],
+        "declarations": [_picked(each, "path", "line", "before", "after", "why") for each in edits],
         "resolution": resolution,
         "fixed": [finding_object(finding) for finding in upgrade.fixes.done],
         "not_fixed": [{**finding_object(finding), "why": why} for finding, why in upgrade.fixes.left],
         "checklists": list(upgrade.checklists),
         "sources": [asdict(origin) for origin in upgrade.sources],
     }
+
+
+def _picked(record: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
 def check_summary(root: Path, path: str) -> None:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from packaging.markers import UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from tooling.python.versions import version_or_none
 from tooling.upgrade.declarations.declaration import Declaration, DeclarationKind, Declarations
 from tooling.upgrade.declarations.find import read_declarations
 from tooling.upgrade.locks.result import Cause, Conflict, RelaxProposal, versions
-from tooling.upgrade.manifests.specifiers import allows, changed
+from tooling.upgrade.manifests.specifiers import allows, changed, specifier_set
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -101,18 +100,9 @@ def _bare(text: str) -> str:
 
 def declaration_of(distribution: str, specifier: str, declarations: Declarations) -> Declaration | None:
     """Return the declaration that says this, however it is spelt."""
-    wanted = _set(specifier)
-    for each in declarations.of(distribution):
-        if wanted is not None and _set(each.specifier) == wanted:
-            return each
-    return None
-
-
-def _set(specifier: str) -> SpecifierSet | None:
-    try:
-        return SpecifierSet(specifier)
-    except InvalidSpecifier:
-        return None
+    wanted = specifier_set(specifier)
+    alike = (each for each in declarations.of(distribution) if specifier_set(each.specifier) == wanted)
+    return next(alike, None) if wanted is not None else None
 
 
 _NEGOTIABLE = frozenset({DeclarationKind.REQUIREMENT, DeclarationKind.CONSTRAINT, DeclarationKind.OVERRIDE})

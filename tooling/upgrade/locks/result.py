@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from packaging.version import Version
-
-from tooling.python.versions import version_or_none
+from tooling.upgrade.manifests.baseline import by_version
 
 if TYPE_CHECKING:
     from tooling.upgrade.declarations.declaration import Declaration
@@ -142,7 +140,4 @@ def _by_name(lock: Lock) -> dict[str, list[str]]:
         commit = package.source.partition("#")[2][:12]
         version = package.version.partition("+")[0]
         found.setdefault(package.name, set()).add(f"{version} ({commit})" if commit else version)
-    return {
-        name: sorted(each, key=lambda text: (version_or_none(text.split(" ")[0]) or Version("0"), text))
-        for name, each in found.items()
-    }
+    return {name: sorted(each, key=lambda text: (by_version(text.split(" ")[0]), text)) for name, each in found.items()}

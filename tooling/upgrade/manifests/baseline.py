@@ -9,7 +9,7 @@ from packaging.version import Version
 
 from tooling.python.versions import version_or_none
 from tooling.upgrade.declarations.declaration import DeclarationKind, SpecifierStyle, as_pep508
-from tooling.upgrade.declarations.lockfiles import Lock, read_lock
+from tooling.upgrade.declarations.lockfiles import read_lock
 from tooling.upgrade.manifests.specifiers import CLAUSE
 
 if TYPE_CHECKING:
@@ -64,37 +64,28 @@ def _installs(variant: Variant, group: str, declarations: Sequence[Declaration],
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """The old version."""
+    """The old version of a distribution."""
 
-    distribution: str
     version: str
-    origin: str
-    """"lock", "constraint", "override", "pin", "image", "variable", "range" or "upper bound"."""
     where: str
     """"path:line", or the lock's path."""
-    variant: str = ""
     others: tuple[str, ...] = ()
-    """Other versions that the same source holds, for other extras or platforms."""
+    """Other versions that the same lock holds, for other extras or platforms."""
 
 
 def baseline(
     distribution: str, declarations: Declarations, policy: UpgradePolicy, root: Path, *, variant: str = ""
 ) -> Baseline | None:
-    """Return the version that a variant has ("": the first that says something); None where nothing names one."""
-    for name, lock in locks(policy, root, variant):
-        versions = sorted({each.version for each in lock.of(distribution) if each.version}, key=_order)
-        if versions:
-            origin = "constraint" if lock.path.endswith((".txt", ".in")) else "lock"
-            return Baseline(distribution, versions[-1], origin, lock.path, name, tuple(versions[:-1]))
-    ranked = sorted(_candidates(distribution, declarations, policy, variant), key=lambda pair: pair[0])
-    return ranked[0][1] if ranked else None
-
-
-def locks(policy: UpgradePolicy, root: Path, variant: str = "") -> Iterable[tuple[str, Lock]]:
-    """(variant, lock) of the lock files that exist. Raises UsageError for damaged ones."""
+    """Return the version that a variant has ("": the first that says something); None where nothing names one. Raises
+    UsageError for a damaged lock."""
     for each in policy.variants:
         if variant in {"", each.name} and each.lock and (root / each.lock).is_file():
-            yield each.name, read_lock(each.lock, (root / each.lock).read_bytes())
+            lock = read_lock(each.lock, (root / each.lock).read_bytes())
+            versions = sorted({locked.version for locked in lock.of(distribution) if locked.version}, key=by_version)
+            if versions:
+                return Baseline(versions[-1], each.lock, tuple(versions[:-1]))
+    found = min(_candidates(distribution, declarations, policy, variant), key=lambda pair: pair[0], default=None)
+    return found[1] if found is not None else None
 
 
 _RANK = {
@@ -103,12 +94,6 @@ _RANK = {
     DeclarationKind.REQUIREMENT: 3,
     DeclarationKind.SOURCE: 3,
     DeclarationKind.COMMAND: 4,
-}
-_ORIGIN = {
-    DeclarationKind.CONSTRAINT: "constraint",
-    DeclarationKind.OVERRIDE: "override",
-    DeclarationKind.IMAGE: "image",
-    DeclarationKind.VARIABLE: "variable",
 }
 Rank = tuple[int, int, int, str, int]
 
@@ -129,7 +114,7 @@ def _candidates(
         read = _version(each)
         if read is None:
             continue
-        version, origin, exactness = read
+        version, exactness = read
         # Files of a variant first, then by depth. A line for one platform only comes after one for all.
         depth = 0 if is_claimed(each.path, policy) else 1 + each.path.count("/")
         rank = (
@@ -139,29 +124,24 @@ def _candidates(
             each.path,
             each.line,
         )
-        yield rank, Baseline(distribution, version, origin, each.where, variant)
+        yield rank, Baseline(version, each.where)
 
 
-def _version(declaration: Declaration) -> tuple[str, str, int] | None:
-    """(version, origin, 0 if exact): the lowest one of a range."""
+def _version(declaration: Declaration) -> tuple[str, int] | None:
+    """(version, how far it is from exact): the lowest one of a range, else the highest that is allowed."""
     specifier = declaration.specifier
     if declaration.is_pinned:
         version = specifier.strip().lstrip("= ").split("+")[0]
-        return (version, _ORIGIN.get(declaration.kind, "pin"), 0) if version_or_none(version) else None
-    lows = []
-    highs = []
-    for clause in CLAUSE.finditer(as_pep508(specifier, declaration.style) or specifier):
-        version = clause["version"].removesuffix(".*")
-        if not version_or_none(version):
-            continue
-        if clause["operator"] in {">=", ">", "~=", "==", "==="}:
-            lows.append(version)
-        elif clause["operator"] == "<=":
-            highs.append(version)
+        return (version, 0) if version_or_none(version) else None
+    clauses = CLAUSE.finditer(as_pep508(specifier, declaration.style) or specifier)
+    found = [(clause["operator"], clause["version"].removesuffix(".*")) for clause in clauses]
+    lows = [text for sign, text in found if sign in {">=", ">", "~=", "==", "==="} and version_or_none(text)]
+    highs = [text for sign, text in found if sign == "<=" and version_or_none(text)]
     if lows:
-        return max(lows, key=_order), "range", 1
-    return (min(highs, key=_order), "upper bound", 2) if highs else None
+        return max(lows, key=by_version), 1
+    return (min(highs, key=by_version), 2) if highs else None
 
 
-def _order(text: str) -> Version:
+def by_version(text: str) -> Version:
+    """Return what orders versions; texts that are none come first."""
     return version_or_none(text) or Version("0")

@@ -64,8 +64,14 @@ def changed(specifier: str, style: SpecifierStyle, version: str, rule: RangeRule
 
 def allows(specifier: str, version: Version) -> bool | None:
     """Whether a PEP 440 specifier allows a version; None if it is none."""
+    versions = specifier_set(specifier)
+    return versions.contains(version, prereleases=True) if versions is not None else None
+
+
+def specifier_set(text: str) -> SpecifierSet | None:
+    """Return the versions that a specifier allows; None for other texts."""
     try:
-        return SpecifierSet(specifier).contains(version, prereleases=True)
+        return SpecifierSet(text)
     except InvalidSpecifier:
         return None
 

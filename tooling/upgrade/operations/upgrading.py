@@ -21,6 +21,7 @@ from tooling.upgrade.errors import ResolutionError, UpstreamError
 from tooling.upgrade.findings import AuditSeverity
 from tooling.upgrade.manifests.bump import Bump, bump
 from tooling.upgrade.manifests.requests import check_requests
+from tooling.upgrade.manifests.specifiers import specifier_set
 from tooling.upgrade.operations.auditing import Move, audit_moves, check_looked_at
 from tooling.upgrade.operations.context import unknown_now
 from tooling.upgrade.report.document import code, escaped, markdown, table
@@ -298,17 +299,11 @@ def plan_upgrade(context: UpgradeContext, upgrade: Upgrade) -> None:
         except ResolutionError as error:
             upgrade.problem = error  # what the new version breaks is worth knowing all the same
     # The versions that the declarations will admit, for those that were edited
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
     allowed: dict[str, SpecifierSet] = {}
     for edit in upgrade.bump.edits if upgrade.bump else ():
-        if edit.declaration is None:
-            continue
-        text = edit.after if edit.after[:1] in "<>=!~" else f"=={edit.after}"
-        try:
-            allowed.setdefault(edit.request.distribution, SpecifierSet(text))
-        except InvalidSpecifier:
-            continue
+        versions = specifier_set(edit.after if edit.after[:1] in "<>=!~" else f"=={edit.after}")
+        if edit.declaration is not None and versions is not None:
+            allowed.setdefault(edit.request.distribution, versions)
     upgrade.audits = audit_moves(context, upgrade.moves, allowed=allowed)
     upgrade.warnings += _doubts(context, upgrade)
     try:
@@ -374,6 +369,7 @@ def _bump(context: UpgradeContext, upgrade: Upgrade, requests: Sequence[VersionR
     upgrade.bump = done
     for change in done.plan.changes:
         upgrade.plan.write(change.path, change.after or b"", reason=change.reason)
+    upgrade.warnings += [f"{each}; what it declares stays" for each in context.declarations.problems]
     upgrade.warnings += done.companions
     upgrade.warnings += [f"{each.path}:{each.line}: {each.text}: {each.why}" for each in done.kept if each.attention]
     upgrade.warnings += [f"no place names {each.distribution}; it is audited only" for each in done.undeclared]

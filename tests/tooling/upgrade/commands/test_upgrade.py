@@ -260,3 +260,11 @@ def test_checklists_are_of_the_version_that_the_check_will_find(world):
     world.run("engine==2.0", expect=10)
     assert "version: 1.0" in world.read("skills/upgrade-deps/checklists/engine.md")
     world.run("--check", program="audit")
+
+
+def test_a_manifest_that_cannot_be_read_is_told(world):
+    (world.root / "requirements-old.txt").write_bytes(b"engine==1.0  # \xff\n")
+    warnings = world.json("engine==2.0", "--no-lock", "--dry-run", expect=10)["warnings"]
+    assert [each.partition(": ")[0] for each in warnings if "what it declares stays" in each] == [
+        "requirements-old.txt"
+    ]

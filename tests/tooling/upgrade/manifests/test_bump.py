@@ -208,17 +208,17 @@ version = "2.10.0"
 def version_of(root, package):
     declarations = find_declarations(root)
     found = baseline(package, declarations, read_policy(root, declarations), root)
-    return None if found is None else (found.version, found.origin, found.where)
+    return None if found is None else (found.version, found.where)
 
 
 def test_a_lock_knows_the_baseline_best(tmp_path):
     root = repository(tmp_path, pyproject_toml=MANIFEST)
-    assert version_of(root, "torch") == ("2.9.1", "range", "pyproject.toml:5")
+    assert version_of(root, "torch") == ("2.9.1", "pyproject.toml:5")
     (root / "uv.lock").write_text(LOCK)
     declarations = find_declarations(root)
     found = baseline("torch", declarations, read_policy(root, declarations), root)
     assert found is not None
-    assert (found.version, found.origin, found.others) == ("2.10.0", "lock", ("2.9.1",))
+    assert (found.version, found.where, found.others) == ("2.10.0", "uv.lock", ("2.9.1",))
 
 
 def test_a_damaged_lock_is_said(tmp_path):
@@ -231,10 +231,10 @@ def test_a_damaged_lock_is_said(tmp_path):
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        ({"constraints_txt": "vllm==0.11.2\n"}, ("0.11.2", "constraint", "constraints.txt:1")),
-        ({"Dockerfile": "FROM vllm/vllm-openai:v0.11.3\n"}, ("0.11.3", "image", "Dockerfile:1")),
-        ({"requirements_txt": "vllm\n"}, ("0.11", "range", "pyproject.toml:4")),
-        ({"requirements_txt": "vllm==0.11.1+cu128\n"}, ("0.11.1", "pin", "requirements.txt:1")),
+        ({"constraints_txt": "vllm==0.11.2\n"}, ("0.11.2", "constraints.txt:1")),
+        ({"Dockerfile": "FROM vllm/vllm-openai:v0.11.3\n"}, ("0.11.3", "Dockerfile:1")),
+        ({"requirements_txt": "vllm\n"}, ("0.11", "pyproject.toml:4")),
+        ({"requirements_txt": "vllm==0.11.1+cu128\n"}, ("0.11.1", "requirements.txt:1")),
     ],
 )
 def test_exact_places_come_before_ranges(tmp_path, files, expected):
@@ -243,8 +243,8 @@ def test_exact_places_come_before_ranges(tmp_path, files, expected):
 
 def test_bounds_alone_give_a_baseline_as_far_as_they_go(tmp_path):
     root = repository(tmp_path, requirements_txt="peft<=0.18.1\ntrl~=0.19.1\ndatasets<4\n")
-    assert version_of(root, "peft") == ("0.18.1", "upper bound", "requirements.txt:1")
-    assert version_of(root, "trl") == ("0.19.1", "range", "requirements.txt:2")
+    assert version_of(root, "peft") == ("0.18.1", "requirements.txt:1")
+    assert version_of(root, "trl") == ("0.19.1", "requirements.txt:2")
     assert version_of(root, "datasets") is None
 
 
@@ -276,4 +276,4 @@ def test_this_repository_moves_a_server_in_the_script_that_makes_its_environment
         return list({(each.version, each.where): each for each in found if each is not None}.values())
 
     assert [each.where.partition(":")[0] for each in of_variants("vllm")] == ["pyproject.toml", "scripts/setup_vllm.sh"]
-    assert [each.origin for each in of_variants("torch")] == ["constraint", "range"]
+    assert [each.where.partition(":")[0] for each in of_variants("torch")] == ["constraints.txt", "pyproject.toml"]
