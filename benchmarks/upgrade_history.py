@@ -101,7 +101,7 @@ def run_others(case: dict[str, Any], checkout: Path, cache: str, names: Sequence
     scores = []
     with tempfile.TemporaryDirectory(prefix="upgrade-history-") as folder:
         for side in ("old", "new"):
-            others.unpack(catalogue.release((case["package"], case[side])), Path(folder) / side)
+            others.unpack(catalogue.release(case["package"], case[side]), Path(folder) / side)
         files = others.client_files(checkout, tuple(case["scope"]), case["import"])
         for name in names:
             told = others.TOOLS[name](case["import"], Path(folder), checkout, files)

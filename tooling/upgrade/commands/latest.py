@@ -82,7 +82,7 @@ def _latest(context: UpgradeContext, name: str, lock: bool, offline: bool) -> La
         from packaging.version import Version
 
         candidates = [
-            each.text
+            str(each.version)
             for each in context.catalogue.versions(name)
             if not each.yanked and not each.version.is_prerelease and each.version > Version(found.version)
         ]

@@ -71,7 +71,7 @@ class UpgradeContext:
             if release is not None and found is not None and wanted in (found, Version(found.public)):
                 release.origin = replace(release.origin, version=version)
                 return release
-        return self.catalogue.release((distribution, version))
+        return self.catalogue.release(distribution, version)
 
     def upstream(self, distribution: str, version: str) -> Upstream:
         """Return a release as symbols; opened once in a run."""

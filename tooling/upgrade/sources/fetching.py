@@ -190,7 +190,6 @@ def _exactly(answer: HttpAnswer, length: int, name: str) -> bytes:
     return content
 
 
-_MAX_METADATA = 4 << 20
 _Fetched: TypeAlias = tuple["Contents", str, int]
 """An archive's sources, the SHA-256 of the whole file ("" where only ranges were read), and how many bytes the network
 brought."""
@@ -230,15 +229,6 @@ class Fetcher:
                 raise
             return ""
         return " ".join(stated).strip()
-
-    def metadata(self, link: FileLink) -> bytes | None:
-        """Return the metadata file beside a wheel (PEP 658); None when it cannot be read or its hash differs."""
-        try:
-            with self._transport.get(f"{link.url}.metadata") as answer:
-                found = answer.read(_MAX_METADATA)
-        except UpstreamError:
-            return None
-        return found if hashlib.sha256(found).hexdigest() == link.metadata_sha256 else None
 
     def fetch(self, link: FileLink, distribution: str, stamp: str) -> tuple[Release, int]:
         """Read an archive and keep its sources; (the release, bytes that came over the network).

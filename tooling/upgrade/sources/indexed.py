@@ -1,8 +1,8 @@
 """Releases from the user's package indexes, or from the cache.
 
 catalogue = Catalogue(default_folder(), offline=False)
-release = catalogue.release("vllm==0.18.0")
-[version.text for version in catalogue.versions("vllm")]
+release = catalogue.release("vllm", "0.18.0")
+[str(found.version) for found in catalogue.versions("vllm")]
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidName, canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from tooling.cli.errors import UsageError
@@ -20,7 +19,6 @@ from tooling.upgrade.errors import OfflineError, UpstreamError
 from tooling.upgrade.sources.cache import Cache
 from tooling.upgrade.sources.fetching import Fetcher
 from tooling.upgrade.sources.index_config import read_settings
-from tooling.upgrade.sources.installation import requirements
 from tooling.upgrade.sources.links import FileLink, VersionInfo, choose
 from tooling.upgrade.sources.pages import (
     Listing,
@@ -33,7 +31,7 @@ from tooling.upgrade.sources.pages import (
 from tooling.upgrade.sources.transport import Transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from tooling.upgrade.releases import Release
@@ -77,13 +75,16 @@ class Catalogue:
         distribution = _normalised(name)
         return grouped(self._listed(distribution).links)
 
-    def release(self, requirement: str | tuple[str, str]) -> Release:
-        """Return the sources of the release that "name==version" names. A yanked one is given, and says so in its
-        origin.
+    def release(self, name: str, text: str) -> Release:
+        """Return the sources of a release. A yanked one is given, and says so in its origin.
 
-        Raises UsageError for anything but an exact version, UpstreamError when there is no such release or it has no
+        Raises UsageError for what is not a name or version, UpstreamError when there is no such release or it has no
         archive, OfflineError when it is not cached and cannot be fetched, ArchiveError when its archive is bad."""
-        distribution, version = exact(requirement)
+        distribution = _normalised(name)
+        try:
+            version = Version(text)
+        except InvalidVersion:
+            raise UsageError(f"not a version: {text!r}", fix="write one as 0.18.0") from None
         started = time.monotonic()
         try:
             link = self._chosen(distribution, version)
@@ -99,17 +100,6 @@ class Catalogue:
         """Versions between two whose sources are in the cache, ascending: reading them costs no request."""
         found = {Version(version) for version in self._cache.versions(_normalised(name))}
         return [str(version) for version in sorted(found) if Version(old) < version < Version(new)]
-
-    def requires(self, requirement: str | tuple[str, str]) -> Sequence[str]:
-        """Requires-Dist of a release, from its metadata file alone where the index has one."""
-        distribution, version = exact(requirement)
-        link = self._chosen(distribution, version)
-        entry = self._cache.entry(distribution, link.url, link.sha256)
-        if entry is None and link.metadata and link.metadata_sha256 and not self._offline:
-            found = self._fetcher.metadata(link)
-            if found is not None:
-                return requirements(found)
-        return self.release((distribution, str(version))).requires()
 
     # ------------------------------------------------------------------------------------------------------- which file
 
@@ -149,7 +139,6 @@ class Catalogue:
                     filename=known.filename,
                     url=known.url,
                     version=known.version,
-                    is_wheel=known.filename.endswith(".whl"),
                     hashes=(("sha256", known.sha256),) if known.sha256 else (),
                 )
                 for known in (entry.origin for entry in self._cache.entries(distribution))
@@ -189,29 +178,7 @@ class Catalogue:
         return self._fetcher.fetch(link, distribution, stamp)
 
 
-def exact(requirement: str | tuple[str, str]) -> tuple[str, Version]:
-    """(normalised name, version) of "name==version"; extras and markers are allowed and ignored. Raises UsageError."""
-    fix = "write it as name==version, e.g. vllm==0.18.0"
-    if isinstance(requirement, tuple):
-        name, text = requirement
-    else:
-        try:
-            parsed = Requirement(requirement)
-        except InvalidRequirement:
-            raise UsageError(f"not a requirement: {requirement!r}", fix=fix) from None
-        name, pins = parsed.name, list(parsed.specifier)
-        if len(pins) != 1 or pins[0].operator not in {"==", "==="} or pins[0].version.endswith(".*"):
-            raise UsageError(f"one exact version is needed, not {requirement!r}", fix=fix)
-        text = pins[0].version
-    try:
-        return _normalised(name), Version(text)
-    except InvalidVersion:
-        raise UsageError(f"not a version: {text!r}", fix=fix) from None
-
-
 def _normalised(name: str) -> str:
-    from packaging.utils import InvalidName
-
     try:
         return canonicalize_name(name, validate=True)
     except InvalidName:

@@ -26,16 +26,17 @@ class FileLink:
     url: str
     """https:, http: or file:; never with credentials."""
     version: str
-    is_wheel: bool
     hashes: tuple[tuple[str, str], ...] = ()
     """(algorithm, hexadecimal digest), as the index states them."""
     requires_python: str = ""
     yanked: str | None = None
     """Why; "no reason given" where the index gives none, None if it is not yanked."""
     size: int | None = None
-    metadata: bool = False
-    """Whether `url` + ".metadata" can be fetched (PEP 658)."""
-    metadata_sha256: str = ""
+
+    @property
+    def is_wheel(self) -> bool:
+        """Whether it is not an sdist."""
+        return self.filename.endswith(".whl")
 
     @property
     def sha256(self) -> str:
@@ -55,11 +56,6 @@ class VersionInfo:
     version: Version
     yanked: str | None = None
     """Why; None unless every file is yanked."""
-
-    @property
-    def text(self) -> str:
-        """As the files write it, normalised."""
-        return str(self.version)
 
 
 def without_credentials(url: str) -> str:

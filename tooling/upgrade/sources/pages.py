@@ -59,22 +59,14 @@ def read_page(body: str, content_type: str, url: str, distribution: str) -> list
 
 def file_link(filename: str, url: str, distribution: str, **facts: Any) -> FileLink | None:
     """Return a link as a record; None when the name is neither a wheel nor an sdist of the distribution."""
-    named = parse_filename(filename)
-    if named is None or named[0] != distribution or urlsplit(url).scheme not in {"http", "https", "file"}:
-        return None
-    return FileLink(filename=filename, url=without_credentials(url), version=named[1], is_wheel=named[2], **facts)
-
-
-def parse_filename(filename: str) -> tuple[str, str, bool] | None:
-    """(normalised distribution, version, whether it is a wheel); None for other files."""
     try:
-        if filename.endswith(".whl"):
-            name, version, _, _ = parse_wheel_filename(filename)
-            return name, str(version), True
-        name, version = parse_sdist_filename(filename)
+        is_wheel = filename.endswith(".whl")
+        named = parse_wheel_filename(filename)[:2] if is_wheel else parse_sdist_filename(filename)
     except (InvalidWheelFilename, InvalidSdistFilename, InvalidVersion):
         return None
-    return name, str(version), False
+    if named[0] != distribution or urlsplit(url).scheme not in {"http", "https", "file"}:
+        return None
+    return FileLink(filename=filename, url=without_credentials(url), version=str(named[1]), **facts)
 
 
 class _Anchors(HTMLParser):
@@ -94,7 +86,6 @@ class _Anchors(HTMLParser):
             self._base = address
             return
         url, _, fragment = address.partition("#")
-        metadata = found.get("data-core-metadata", found.get("data-dist-info-metadata", "false"))
         self.entries.append(
             {
                 "filename": unquote(url.partition("?")[0].rpartition("/")[2]),
@@ -102,7 +93,6 @@ class _Anchors(HTMLParser):
                 "hashes": dict([fragment.partition("=")[::2]]),
                 "requires-python": found.get("data-requires-python"),
                 "yanked": "data-yanked" in found and (found["data-yanked"] or True),
-                "core-metadata": metadata.lower() != "false" and dict([metadata.partition("=")[::2]]),
             }
         )
 
@@ -118,7 +108,6 @@ def _entry_link(entry: object, base: str, distribution: str) -> FileLink | None:
     filename, url = (entry.get("filename"), entry.get("url")) if isinstance(entry, dict) else (None, None)
     if not isinstance(entry, dict) or not isinstance(filename, str) or not isinstance(url, str):
         return None
-    metadata = entry.get("core-metadata", entry.get("dist-info-metadata"))
     yanked, size = entry.get("yanked"), entry.get("size")
     return file_link(
         filename,
@@ -128,8 +117,6 @@ def _entry_link(entry: object, base: str, distribution: str) -> FileLink | None:
         requires_python=_text(entry.get("requires-python")),
         yanked=(_text(yanked) or "no reason given") if yanked else None,
         size=size if isinstance(size, int) and size >= 0 else None,
-        metadata=bool(metadata),
-        metadata_sha256=dict(_hashes(metadata)).get("sha256", ""),
     )
 
 

@@ -92,7 +92,7 @@ def cached(repository, tmp_path):
     settings = IndexSettings(indexes=(), find_links=(str(wheels),))
     context.catalogue = Catalogue(tmp_path / "cache", settings=settings)
     for version in ("1.0", "1.1", "1.2", "1.4", "2.0"):
-        context.catalogue.release(("engine", version))
+        context.catalogue.release("engine", version)
     return context
 
 
@@ -105,7 +105,7 @@ def test_only_cached_releases_between_the_two_are_asked_and_the_newest_of_them(c
     assert asked(cached, "1.0", "1.2") == ["1.1"]
     assert asked(cached, "2.0", "1.0") == []
     assert asked(cached, "not a version", "2.0") == []
-    cached.catalogue.release(("engine", "1.3"))
+    cached.catalogue.release("engine", "1.3")
     assert asked(cached, "1.0", "2.0") == ["1.2", "1.3", "1.4"]
     assert len(asked(cached, "1.0", "2.0")) == MOST_BETWEEN
 

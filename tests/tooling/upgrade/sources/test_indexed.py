@@ -29,7 +29,7 @@ def small_ranges(monkeypatch):
 def test_a_release_is_read_in_either_dialect_of_the_index(server, wheel, catalogue, dialect):
     server.dialect = dialect
     server.files[WHEEL] = wheel(SOURCES, metadata="Requires-Dist: torch>=2\n", scripts="p = pkg.cli:main")
-    release = catalogue().release("pkg==1.0")
+    release = catalogue().release("pkg", "1.0")
     assert release.files() == ("pkg/__init__.py", "pkg/deep/x.py")
     assert release.read("pkg/deep/x.py") == b"B = 2\n"
     assert release.requires() == ("torch>=2",)
@@ -41,9 +41,9 @@ def test_a_release_is_read_in_either_dialect_of_the_index(server, wheel, catalog
 
 def test_what_was_read_once_costs_no_request_again(server, wheel, catalogue):
     server.files[WHEEL] = wheel(SOURCES)
-    first = catalogue().release("pkg==1.0")
+    first = catalogue().release("pkg", "1.0")
     before = len(server.log)
-    again = catalogue().release(("pkg", "1.0"))
+    again = catalogue().release("pkg", "1.0")
     assert len(server.log) == before
     assert again.origin.bytes_read == 0
     assert [again.read(path) for path in again.files()] == [first.read(path) for path in first.files()]
@@ -52,7 +52,7 @@ def test_what_was_read_once_costs_no_request_again(server, wheel, catalogue):
 
 def test_of_a_large_wheel_only_the_sources_travel(server, wheel, catalogue, small_ranges):
     server.files[WHEEL] = wheel(SOURCES, filler=3_000_000)
-    release = catalogue().release("pkg==1.0")
+    release = catalogue().release("pkg", "1.0")
     assert release.origin.verified == "ranged"
     assert release.origin.bytes_read < 200_000
     assert release.native() == {"pkg._C"}
@@ -63,7 +63,7 @@ def test_of_a_large_wheel_only_the_sources_travel(server, wheel, catalogue, smal
 def test_a_server_without_ranges_is_asked_for_the_whole_once(server, wheel, catalogue, small_ranges):
     server.ranges = False
     server.files[WHEEL] = wheel(SOURCES, filler=3_000_000)
-    release = catalogue().release("pkg==1.0")
+    release = catalogue().release("pkg", "1.0")
     assert release.origin.verified == "whole"
     assert release.origin.bytes_read == len(server.files[WHEEL])
     assert len(server.asked("/files/")) == 1
@@ -73,14 +73,14 @@ def test_ranges_vouch_for_members_by_record_only_so_it_must_name_each(server, wh
     server.hashes = False
     server.files[WHEEL] = wheel(SOURCES, filler=3_000_000, record="")
     with pytest.raises(ArchiveError, match="RECORD has no hash of"):
-        catalogue().release("pkg==1.0")
+        catalogue().release("pkg", "1.0")
 
 
 def test_a_forged_member_of_a_large_wheel_is_refused(server, wheel, catalogue, small_ranges, tmp_path):
     server.hashes = False
     server.files[WHEEL] = wheel(SOURCES, filler=3_000_000, record=WRONG)
     with pytest.raises(ArchiveError, match="not what RECORD says") as caught:
-        catalogue().release("pkg==1.0")
+        catalogue().release("pkg", "1.0")
     assert "audit another version" in caught.value.fix
     assert list((tmp_path / "cache").glob("*.zip")) == []
 
@@ -90,7 +90,7 @@ def test_a_wheel_whose_record_is_wrong_is_read_where_the_index_vouches_for_it(
     server, wheel, catalogue, small_ranges, filler
 ):
     server.files[WHEEL] = wheel(SOURCES, filler=filler, record=WRONG)
-    for release in (catalogue().release("pkg==1.0"), catalogue(offline=True).release("pkg==1.0")):
+    for release in (catalogue().release("pkg", "1.0"), catalogue(offline=True).release("pkg", "1.0")):
         assert release.read("pkg/__init__.py") == b"A = 1\n"
         assert release.origin.verified == "whole"
         assert "'pkg/__init__.py' is not what RECORD says" in release.origin.doubt
@@ -100,7 +100,7 @@ def test_a_file_with_another_hash_than_the_index_says_leaves_nothing_behind(serv
     server.files[WHEEL] = wheel(SOURCES)
     server.facts[WHEEL] = {"hashes": {"sha256": "0" * 64}}
     with pytest.raises(ArchiveError, match=f"sha256 is [0-9a-f]+, the index says {'0' * 64}"):
-        catalogue().release("pkg==1.0")
+        catalogue().release("pkg", "1.0")
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["pages"]
 
 
@@ -108,7 +108,7 @@ def test_a_page_is_asked_for_again_only_whether_it_changed(server, wheel, catalo
     server.files[WHEEL] = wheel(SOURCES)
     catalogue().versions("pkg")
     monkeypatch.setattr("tooling.upgrade.sources.pages.FRESH_SECONDS", 0)
-    assert [version.text for version in catalogue().versions("pkg")] == ["1.0"]
+    assert [str(version.version) for version in catalogue().versions("pkg")] == ["1.0"]
     assert [request[2].get("If-None-Match") is not None for request in server.asked("/simple/")] == [False, True]
 
 
@@ -116,35 +116,35 @@ def test_a_version_published_since_the_page_was_kept_is_found(server, wheel, cat
     server.files[WHEEL] = wheel(SOURCES)
     catalogue().versions("pkg")
     server.files["pkg-1.1-py3-none-any.whl"] = wheel(SOURCES, version="1.1")
-    assert catalogue().release("pkg==1.1").origin.version == "1.1"
+    assert catalogue().release("pkg", "1.1").origin.version == "1.1"
 
 
 def test_a_package_published_since_it_was_missed_is_found(server, wheel, catalogue):
     with pytest.raises(UpstreamError, match="no package of that name"):
         catalogue().versions("pkg")
     server.files[WHEEL] = wheel(SOURCES)
-    assert catalogue().release("pkg==1.0").files()
+    assert catalogue().release("pkg", "1.0").files()
 
 
 def test_one_run_asks_once_for_the_page_of_a_package(server, wheel, catalogue):
     for version in ("1.0", "1.1"):
         server.files[f"pkg-{version}-py3-none-any.whl"] = wheel(SOURCES, version=version)
     run = catalogue()
-    assert run.release("pkg==1.0").origin.version == "1.0"
-    assert run.release("pkg==1.1").origin.version == "1.1"
+    assert run.release("pkg", "1.0").origin.version == "1.0"
+    assert run.release("pkg", "1.1").origin.version == "1.1"
     assert len(server.asked("/simple/")) == 1
 
 
 def test_a_page_that_comes_compressed_unasked_is_read(server, wheel, catalogue):
     server.compress = True
     server.files[WHEEL] = wheel(SOURCES)
-    assert [version.text for version in catalogue().versions("pkg")] == ["1.0"]
+    assert [str(version.version) for version in catalogue().versions("pkg")] == ["1.0"]
 
 
 def test_a_proxy_is_used_where_one_is_configured(server, wheel, catalogue):
     server.files[WHEEL] = wheel(SOURCES)
     elsewhere = (PackageIndex("http://elsewhere.invalid/simple"),)
-    assert catalogue(indexes=elsewhere, proxy=server.url).release("pkg==1.0").files()
+    assert catalogue(indexes=elsewhere, proxy=server.url).release("pkg", "1.0").files()
     assert {headers["Host"] for _, _, headers in server.log} == {"elsewhere.invalid"}
 
 
@@ -158,21 +158,21 @@ def test_a_file_that_changes_while_it_is_read_by_ranges_is_noticed(server, wheel
 
     monkeypatch.setattr(fetching.RangeReader, "prepare", replaced_first)
     with pytest.raises(ArchiveError, match="changed while it was read"):
-        catalogue().release("pkg==1.0")
+        catalogue().release("pkg", "1.0")
 
 
 def test_versions_between_two_that_are_here_already_are_known(server, wheel, catalogue):
     for version in ("1.0", "1.1", "1.2", "2.0"):
         server.files[f"pkg-{version}-py3-none-any.whl"] = wheel(SOURCES, version=version)
     for version in ("2.0", "1.2", "1.0"):
-        catalogue().release(("pkg", version))
+        catalogue().release("pkg", version)
     assert catalogue().cached_between("pkg", "1.0", "2.0") == ["1.2"]
 
 
 def test_failures_that_pass_are_tried_again(server, wheel, catalogue):
     server.files[WHEEL] = wheel(SOURCES)
     server.failures = [503, 429]
-    assert catalogue().release("pkg==1.0").files()
+    assert catalogue().release("pkg", "1.0").files()
     server.failures = [500, 500, 500]
     with pytest.raises(UpstreamError, match="status 500"):
         catalogue().versions("other")
@@ -182,7 +182,7 @@ def test_a_download_that_breaks_off_starts_again(server, wheel, catalogue):
     server.files[WHEEL] = wheel(SOURCES, filler=50_000)
     server.facts[WHEEL] = {"size": len(server.files[WHEEL])}
     server.cut = 1
-    assert catalogue().release("pkg==1.0").origin.verified == "whole"
+    assert catalogue().release("pkg", "1.0").origin.verified == "whole"
     assert len(server.asked("/files/")) == 2
 
 
@@ -191,7 +191,7 @@ def test_redirects_are_followed_and_credentials_stay_with_their_host(server, whe
     server.facts[WHEEL] = {"url": "/there"}
     server.moved["/there"] = f"{server.url.replace('127.0.0.1', 'localhost')}/files/{WHEEL}"
     credentials = {server.url.removeprefix("http://"): ("me", "s3cret")}
-    catalogue(credentials=credentials).release("pkg==1.0")
+    catalogue(credentials=credentials).release("pkg", "1.0")
     sent = {path: "Authorization" in headers for _, path, headers in server.log if "/simple/" not in path}
     assert sent == {"/there": True, f"/files/{WHEEL}": False}
 
@@ -200,7 +200,7 @@ def test_credentials_open_a_guarded_index_and_are_never_shown(server, wheel, cat
     server.files[WHEEL] = wheel(SOURCES)
     server.password = "s3cret"
     host = server.url.removeprefix("http://")
-    release = catalogue(credentials={host: ("me", "s3cret")}).release("pkg==1.0")
+    release = catalogue(credentials={host: ("me", "s3cret")}).release("pkg", "1.0")
     assert "s3cret" not in repr(release.origin)
     with pytest.raises(UpstreamError, match="access was refused") as caught:
         catalogue(credentials={host: ("me", "wr0ng")}).versions("another")
@@ -212,12 +212,12 @@ def test_credentials_come_from_netrc_too(server, wheel, catalogue, tmp_path, mon
     server.password = "s3cret"
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password s3cret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    assert catalogue().release("pkg==1.0").files()
+    assert catalogue().release("pkg", "1.0").files()
 
 
 def test_an_unknown_package_is_told_with_the_nearest_name(catalogue):
     with pytest.raises(UpstreamError, match="did you mean 'transformers'") as caught:
-        catalogue(known=["torch", "transformers"]).release("transformrs==5.0")
+        catalogue(known=["torch", "transformers"]).release("transformrs", "5.0")
     assert caught.value.exit_code == 11
     assert not isinstance(caught.value, OfflineError)
 
@@ -226,14 +226,14 @@ def test_an_unknown_version_is_told_with_those_around_it(server, wheel, catalogu
     for version in ("0.9", "1.0", "1.2", "2.0"):
         server.files[f"pkg-{version}-py3-none-any.whl"] = wheel(SOURCES, version=version)
     with pytest.raises(UpstreamError, match=r"1\.1; the nearest versions are 0\.9, 1\.0, 1\.2, 2\.0"):
-        catalogue().release("pkg==1.1")
+        catalogue().release("pkg", "1.1")
 
 
 def test_a_version_that_has_neither_wheel_nor_sdist_is_unknown(server, wheel, catalogue):
     server.files["pkg-1.0-py3-none-any.whl"] = wheel(SOURCES)
     server.files["pkg-1.1.win32.exe"] = b"MZ"
     with pytest.raises(UpstreamError, match="no wheel or source distribution of version"):
-        catalogue().release("pkg==1.1")
+        catalogue().release("pkg", "1.1")
 
 
 @pytest.mark.parametrize("dialect", ["json", "html"])
@@ -241,92 +241,90 @@ def test_a_yanked_release_is_given_when_asked_for_and_says_so(server, wheel, cat
     server.dialect = dialect
     server.files[WHEEL] = wheel(SOURCES)
     server.facts[WHEEL] = {"yanked": "broken on import"}
-    assert catalogue().release("pkg==1.0").origin.yanked == "broken on import"
-    assert catalogue().release("pkg==1.0").origin.yanked == "broken on import"
+    assert catalogue().release("pkg", "1.0").origin.yanked == "broken on import"
+    assert catalogue().release("pkg", "1.0").origin.yanked == "broken on import"
     assert [version.yanked for version in catalogue().versions("pkg")] == ["broken on import"]
 
 
-@pytest.mark.parametrize(
-    "requirement", ["pkg", "pkg>=1", "pkg==1.*", "pkg==1,==2", "==1", ("pkg", "new"), ("p g", "1")]
-)
-def test_anything_but_one_exact_version_is_refused(catalogue, requirement):
+@pytest.mark.parametrize(("name", "version"), [("pkg", ""), ("pkg", "1.*"), ("pkg", "new"), ("p g", "1"), ("", "1")])
+def test_what_is_not_a_name_or_a_version_is_refused(catalogue, name, version):
     with pytest.raises(UsageError):
-        catalogue().release(requirement)
+        catalogue().release(name, version)
 
 
 def test_offline_the_cache_answers_and_nothing_is_asked(server, wheel, catalogue):
     server.files[WHEEL] = wheel(SOURCES)
-    catalogue().release("pkg==1.0")
+    catalogue().release("pkg", "1.0")
     before = len(server.log)
-    assert catalogue(offline=True).release("pkg==1.0").read("pkg/__init__.py") == b"A = 1\n"
-    assert [version.text for version in catalogue(offline=True).versions("pkg")] == ["1.0"]
+    assert catalogue(offline=True).release("pkg", "1.0").read("pkg/__init__.py") == b"A = 1\n"
+    assert [str(version.version) for version in catalogue(offline=True).versions("pkg")] == ["1.0"]
     assert len(server.log) == before
 
 
 def test_offline_a_release_that_was_never_read_is_missed_with_what_to_do(server, wheel, catalogue):
     for version in ("1.0", "1.1"):
         server.files[f"pkg-{version}-py3-none-any.whl"] = wheel(SOURCES, version=version)
-    catalogue().release("pkg==1.0")
+    catalogue().release("pkg", "1.0")
     with pytest.raises(OfflineError, match=r"the cache lacks it.*run once without --offline"):
-        catalogue(offline=True).release("pkg==1.1")
+        catalogue(offline=True).release("pkg", "1.1")
     with pytest.raises(OfflineError, match="nothing of it is in the cache"):
-        catalogue(offline=True).release("other==1.0")
+        catalogue(offline=True).release("other", "1.0")
 
 
 def test_with_the_network_gone_the_cache_still_answers(server, wheel, catalogue):
     server.files[WHEEL] = wheel(SOURCES)
-    catalogue().release("pkg==1.0")
+    catalogue().release("pkg", "1.0")
     gone = (PackageIndex("http://127.0.0.1:1/simple"),)
-    assert catalogue(indexes=gone, retries=0).release("pkg==1.0").files()
+    assert catalogue(indexes=gone, retries=0).release("pkg", "1.0").files()
     with pytest.raises(OfflineError, match="no answer"):
-        catalogue(indexes=gone, retries=0).release("other==1.0")
+        catalogue(indexes=gone, retries=0).release("other", "1.0")
 
 
 def test_a_damaged_cache_entry_is_noticed_and_fetched_again(server, wheel, catalogue, tmp_path):
     server.files[WHEEL] = wheel(SOURCES)
-    catalogue().release("pkg==1.0")
+    catalogue().release("pkg", "1.0")
     (packed,) = (tmp_path / "cache").glob("*.zip")
     whole = packed.read_bytes()
     for damaged in (whole[:-10], whole.replace(b"pkg/deep", b"pkg/evil"), b""):
         packed.write_bytes(damaged)
-        assert catalogue().release("pkg==1.0").read("pkg/deep/x.py") == b"B = 2\n"
+        assert catalogue().release("pkg", "1.0").read("pkg/deep/x.py") == b"B = 2\n"
         assert packed.read_bytes() == whole
     packed.write_bytes(b"")
     with pytest.raises(OfflineError, match="the cache lacks it"):
-        catalogue(offline=True).release("pkg==1.0")
+        catalogue(offline=True).release("pkg", "1.0")
 
 
 def test_equal_content_gives_equal_bytes_in_the_cache(server, wheel, catalogue, tmp_path):
     server.files[WHEEL] = wheel(SOURCES)
-    catalogue().release("pkg==1.0")
+    catalogue().release("pkg", "1.0")
     (packed,) = (tmp_path / "cache").glob("*.zip")
     assert packed.stem == hashlib.sha256(server.files[WHEEL]).hexdigest()
     first = packed.read_bytes()
     packed.unlink()
-    catalogue().release("pkg==1.0")
+    catalogue().release("pkg", "1.0")
     assert packed.read_bytes() == first
 
 
 def test_a_changed_file_without_a_stated_hash_is_read_anew(server, wheel, catalogue):
     server.hashes = False
     server.files[WHEEL] = wheel(SOURCES)
-    assert catalogue().release("pkg==1.0").origin.verified == "ranged"
+    assert catalogue().release("pkg", "1.0").origin.verified == "ranged"
     server.files[WHEEL] = wheel({**SOURCES, "pkg/new.py": "C = 3"})
-    assert "pkg/new.py" in catalogue().release("pkg==1.0").files()
+    assert "pkg/new.py" in catalogue().release("pkg", "1.0").files()
 
 
 def test_two_indexes_may_have_different_files_under_one_name(server, wheel, catalogue):
     server.files[WHEEL] = wheel(SOURCES)
-    assert len(catalogue().release("pkg==1.0").files()) == 2
+    assert len(catalogue().release("pkg", "1.0").files()) == 2
     server.files[WHEEL] = wheel({"pkg/__init__.py": ""})
     server.url = server.url.replace("127.0.0.1", "localhost")
-    assert len(catalogue().release("pkg==1.0").files()) == 1
+    assert len(catalogue().release("pkg", "1.0").files()) == 1
 
 
 def read_once(arguments):
     folder, url = arguments
     settings = IndexSettings(indexes=(PackageIndex(f"{url}/simple"),))
-    return Catalogue(folder, settings=settings).release("pkg==1.0").digest()
+    return Catalogue(folder, settings=settings).release("pkg", "1.0").digest()
 
 
 @pytest.mark.exhaustive
@@ -343,7 +341,9 @@ def test_the_functions_do_what_the_catalogue_does(server, wheel, tmp_path):
     server.files[WHEEL] = wheel(SOURCES)
     settings = IndexSettings(indexes=(PackageIndex(f"{server.url}/simple"),))
     lines = []
-    release = Catalogue(tmp_path, settings=settings, report=lines.append).release("Pkg==1.0")
+    release = Catalogue(tmp_path, settings=settings, report=lines.append).release("Pkg", "1.0")
     assert release.origin.distribution == "pkg"
     assert lines == [f"{WHEEL}: fetching"]
-    assert [found.text for found in Catalogue(tmp_path, offline=True, settings=settings).versions("pkg")] == ["1.0"]
+    assert [str(found.version) for found in Catalogue(tmp_path, offline=True, settings=settings).versions("pkg")] == [
+        "1.0"
+    ]
