@@ -6,6 +6,7 @@ Each version is planned as the upgrade itself would plan it, so that what is cal
 from __future__ import annotations
 
 import bisect
+import functools
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -91,26 +92,27 @@ def _latest(context: UpgradeContext, name: str, lock: bool, offline: bool) -> La
     if not candidates:
         return Latest(name, found.version, found.version, found.version, "")
     try:
-        plans: dict[str, Upgrade] = {}
         skipped: list[str] = []
 
+        @functools.cache
+        def planned(version: str) -> Upgrade:
+            context.report(f"{name} {version}: planning")
+            options = UpgradeOptions(
+                requests=(VersionRequest(name, version),), lock=lock, checklists=False, offline=offline
+            )
+            upgrade = Upgrade(options, Plan(context.root))
+            try:
+                plan_upgrade(context, upgrade)
+                check_looked_at(context, [each for each in upgrade.audits if each.distribution == name])
+            except UpstreamError as error:
+                skipped.append(f"{version}: {error.message}")
+                upgrade.problem = error
+            if isinstance(upgrade.problem, ResolverError):
+                raise upgrade.problem
+            return upgrade
+
         def is_refused(index: int) -> bool:
-            version = candidates[index]
-            if version not in plans:
-                context.report(f"{name} {version}: planning")
-                options = UpgradeOptions(
-                    requests=(VersionRequest(name, version),), lock=lock, checklists=False, offline=offline
-                )
-                plans[version] = upgrade = Upgrade(options, Plan(context.root))
-                try:
-                    plan_upgrade(context, upgrade)
-                    check_looked_at(context, [each for each in upgrade.audits if each.distribution == name])
-                except UpstreamError as error:
-                    skipped.append(f"{version}: {error.message}")
-                    upgrade.problem = error
-                if isinstance(upgrade.problem, ResolverError):
-                    raise upgrade.problem
-            found = plans[version]
+            found = planned(candidates[index])
             return bool(found.problem) or any(each.worst() is AuditSeverity.BREAKING for each in found.audits)
 
         high = len(candidates)
@@ -119,7 +121,7 @@ def _latest(context: UpgradeContext, name: str, lock: bool, offline: bool) -> La
         clean = candidates[high - 1] if high else found.version
         if high == len(candidates):
             return Latest(name, found.version, candidates[-1], clean, "", skipped=tuple(skipped))
-        first = plans[candidates[high]]
+        first = planned(candidates[high])
         return Latest(
             name,
             found.version,

@@ -107,23 +107,15 @@ def script_environments(text: str) -> tuple[ScriptEnvironment, ...]:
         values.setdefault(hit["name"], {}).setdefault(hit["value"])
     made = {word for command in _commands(text, _MAKES) for words in _expanded(command[1], values) for word in words}
     found: dict[str, dict[Install, None]] = {}
+    own: set[str] = set()
     for program, rest in _commands(text, _SHELL_INSTALL):
         for words in _expanded(f"{program} {rest}", values):
-            read = _install(words)
-            if read is None:
-                continue
-            folder, install = read
-            if folder in made:
-                found.setdefault(folder, {})
-                if install is None:
-                    found[folder][Install(())] = None
-                elif install.requirements:
-                    found[folder][install] = None
-    return tuple(
-        ScriptEnvironment(folder, tuple(installs))
-        for folder, installs in found.items()
-        if installs and Install(()) not in installs
-    )
+            folder, install = _install(words)
+            if folder in made and install is None:
+                own.add(folder)
+            elif folder in made and install is not None and install.requirements:
+                found.setdefault(folder, {})[install] = None
+    return tuple(ScriptEnvironment(folder, tuple(each)) for folder, each in found.items() if folder not in own)
 
 
 def _commands(text: str, pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
@@ -157,22 +149,21 @@ def _expanded(command: str, values: dict[str, dict[str, None]]) -> Iterator[list
                 waiting.append((text[:start] + bare + text[end:], steps - 1))
 
 
-def _install(words: Sequence[str]) -> tuple[str, Install | None] | None:
-    """Return the folder that an install command fills, and what with; no install where the project itself is among it.
-
-    None for a command that does not say which environment it is about."""
+def _install(words: Sequence[str]) -> tuple[str, Install | None]:
+    """Return the folder that an install command fills ("" where it does not say), and what with; no install where the
+    project itself is among it."""
     program = list(itertools.takewhile(lambda word: word != "install", words))
     try:
         options, rest = _options().parse_known_args(list(words[len(program) + 1 :]))
     except argparse.ArgumentError:
-        return None
+        return "", None
     is_pip = bool(program) and program[0].endswith(("pip", "pip3"))
     folder = _folder_of(options.python) if options.python else _folder_of(program[0]) if is_pip else ""
     # A quoted variable may hold several requirements: "griffe==2.4.1 basedpyright==1.40.2".
     listed = [[word] if ";" in word else word.split() for word in rest if not word.startswith(("-", "."))]
     requirements = tuple(itertools.chain.from_iterable(listed))
-    if not folder or not all(read_requirement(each) for each in requirements):
-        return None
+    if not all(read_requirement(each) for each in requirements):
+        return "", None
     if options.project or any(word.startswith(".") for word in rest):
         return folder, None
     return folder, Install(requirements, tuple(options.constraints), tuple(options.overrides))

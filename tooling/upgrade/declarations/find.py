@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from tooling.cli.errors import ToolError
 from tooling.cli.git import Git
-from tooling.cli.toml import TOMLError, parse_toml
+from tooling.cli.toml import TOMLError, parse_toml, table_in
 from tooling.upgrade.declarations import commands, python_projects
 from tooling.upgrade.declarations.declaration import Declarations, ManifestText, read_requirements
 
@@ -57,18 +57,17 @@ _READERS: tuple[tuple[re.Pattern[str], Reader], ...] = (
 _CI = re.compile(r"(^|/)\.(github|ci|circleci|gitlab|buildkite|devcontainer)/(.*/)?([^/]+\.(ya?ml|sh|json)|[^./]+)$")
 
 
-def project_table(folder: Path) -> dict[str, Any]:
-    """Return `[project]` of a folder's pyproject.toml; {} where there is none that can be read."""
+def manifest_table(folder: Path, *keys: str) -> dict[str, Any]:
+    """Return the table below these keys of a folder's pyproject.toml; {} where there is none that can be read."""
     try:
-        found = parse_toml((folder / "pyproject.toml").read_bytes()).get("project")
+        return table_in(parse_toml((folder / "pyproject.toml").read_bytes()), *keys)
     except (OSError, *TOMLError):
         return {}
-    return found if isinstance(found, dict) else {}
 
 
 def project_name(folder: Path) -> str:
     """Return the normalised name of the project in a folder; "" where its pyproject.toml says none."""
-    return canonicalize_name(str(project_table(folder).get("name", "")))
+    return canonicalize_name(str(manifest_table(folder, "project").get("name", "")))
 
 
 def find_declarations(root: Path) -> Declarations:

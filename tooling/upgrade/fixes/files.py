@@ -40,23 +40,24 @@ _NAMES = (FindingKind.MOVED, FindingKind.RENAMED, FindingKind.REMOVED, FindingKi
 
 def fix_text(source: EditableText, finding: AuditFinding) -> None:
     """Collect the splice for one finding in the text of its lines. Raises LeftAloneError with the reason."""
-    text = finding.instead
-    if finding.kind is FindingKind.ENV_VAR:
-        _replace(source, finding, rf"(?<!\w){re.escape(finding.symbol)}(?!\w)", text)
-    elif finding.kind is FindingKind.HTTP_ROUTE:
-        old = finding.symbol.rpartition(" ")[2]
+    text, old = finding.instead, re.escape(finding.symbol.rpartition(" ")[2])
+    patterns = {
+        FindingKind.ENV_VAR: rf"(?<!\w){old}(?!\w)",
         # A slash at the end belongs to the same route, which is named without it
-        _replace(source, finding, rf"{re.escape(old)}(?!/?[\w{{-])", text)
-    elif finding.kind is FindingKind.CLI_FLAG or text.startswith("--"):
-        old = finding.symbol.rpartition(" ")[2]
+        FindingKind.HTTP_ROUTE: rf"{old}(?!/?[\w{{-])",
         # A parser takes "-" and "_" alike if it says so; what is written must be found as it is written
-        _replace(source, finding, rf"(?<![\w-]){re.escape(old)}(?![\w-])", text)
-    elif finding.kind in (FindingKind.PARAM_RENAMED, FindingKind.DEPRECATED) and finding.parameter:
-        _replace(source, finding, rf"(?<![\w.]){re.escape(finding.parameter)}(?=[\"']?\s*:)", text.rpartition(".")[2])
+        FindingKind.CLI_FLAG: rf"(?<![\w-]){old}(?![\w-])",
+    }
+    pattern = patterns.get(FindingKind.CLI_FLAG if text.startswith("--") else finding.kind)
+    if finding.kind in (FindingKind.PARAM_RENAMED, FindingKind.DEPRECATED) and finding.parameter and pattern is None:
+        pattern, text = rf"(?<![\w.]){re.escape(finding.parameter)}(?=[\"']?\s*:)", text.rpartition(".")[2]
+    if pattern is not None:
+        start, end, _ = _find(source, finding, pattern)
+        source.put(start, end, text)
     elif finding.kind is FindingKind.PARAM_REMOVED:
         _drop_line(source, finding)
     elif finding.kind in _NAMES:
-        old = "[.:]".join(map(re.escape, finding.symbol.split(".")))
+        dotted = "[.:]".join(map(re.escape, finding.symbol.split(".")))
         member = finding.symbol.rpartition(".")[2]
         start, _ = source.line_span(finding.line, finding.line)
         key = re.compile(rf"\s*[\"']({re.escape(member)})[\"']\s*\]".encode())
@@ -64,7 +65,7 @@ def fix_text(source: EditableText, finding: AuditFinding) -> None:
         if at_key is not None:  # `Mode["OLD"]`: the finding stands at the key itself
             source.put(*at_key.span(1), text.rpartition(".")[2])
             return
-        found = _find(source, finding, rf"(?<![\w.]){old}(?!\w)")
+        found = _find(source, finding, rf"(?<![\w.]){dotted}(?!\w)")
         written = found[2]
         colon = written.count(".", written.index(":")) + 1 if ":" in written else 0
         parts = text.split(".")
@@ -72,11 +73,6 @@ def fix_text(source: EditableText, finding: AuditFinding) -> None:
         source.put(found[0], found[1], new)
     else:
         raise LeftAloneError(f"no safe edit is known for {finding.kind} in text")
-
-
-def _replace(source: EditableText, finding: AuditFinding, pattern: str, text: str) -> None:
-    start, end, _ = _find(source, finding, pattern)
-    source.put(start, end, text)
 
 
 def _find(source: EditableText, finding: AuditFinding, pattern: str) -> tuple[int, int, str]:

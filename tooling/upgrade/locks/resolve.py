@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING
 from packaging.requirements import InvalidRequirement, Requirement
 
 from tooling.cli.errors import ToolError, UsageError
-from tooling.cli.toml import TOMLError, parse_toml
 from tooling.kit.change.plan import Plan
 from tooling.upgrade.declarations.commands import Install, script_environments
 from tooling.upgrade.declarations.declaration import (
@@ -40,7 +39,7 @@ from tooling.upgrade.declarations.declaration import (
     is_compiled,
     read_requirement,
 )
-from tooling.upgrade.declarations.find import project_table, read_declarations, repository_files
+from tooling.upgrade.declarations.find import manifest_table, read_declarations, repository_files
 from tooling.upgrade.declarations.lockfiles import Lock, read_lock
 from tooling.upgrade.errors import OfflineError, ResolverError, UpstreamError
 from tooling.upgrade.locks.conflicts import Attempted, missing_local_builds, parse_conflict, propose
@@ -102,11 +101,8 @@ def workspace(job: Job, overlay: Mapping[str, bytes], *, planned: bool = True) -
             if content is not None and len(content) <= _LIMIT:
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).write_bytes(content)
-        try:
-            settings = parse_toml((root / "pyproject.toml").read_bytes()).get("tool", {}).get("uv", {})
-        except (OSError, *TOMLError):
-            settings = {}
-        for link in settings.get("find-links", []):  # folders of wheels, which uv looks for beside the manifest
+        links = manifest_table(root, "tool", "uv").get("find-links", [])
+        for link in links:  # folders of wheels, which uv looks for beside the manifest
             source, target = root / link, folder / link
             if source.is_dir() and not target.exists() and target.resolve().is_relative_to(folder.resolve()):
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -261,7 +257,7 @@ def lock(
     A conflict is a result, not an exception. Raises UsageError without uv, UpstreamError when the index is out of
     reach (OfflineError when `offline` and the resolver's cache lacks something), ResolverError for other failures.
     """
-    project = str(project_table(root).get("name", ""))
+    project = str(manifest_table(root, "project").get("name", ""))
     results = []
     for variant in policy.variants:
         whole = Job(root, plan, policy, declarations, variant, tuple(requests), offline)
@@ -440,7 +436,7 @@ def _inputs(job: Job, folder: Path) -> tuple[list[str], tuple[str, ...]]:
     """Return what to resolve, for which interpreter and platform, and notes on what could not be expressed."""
     variant = job.variant
     manifest = variant.manifests[0]
-    project = project_table(folder)
+    project = manifest_table(folder, "project")
     is_static = "name" in project and not {"dependencies", "optional-dependencies"} & set(project.get("dynamic", ()))
     arguments = []
     notes: tuple[str, ...] = ()

@@ -13,8 +13,9 @@ from tooling.cli.suggest import did_you_mean
 from tooling.python.versions import version_or_none
 from tooling.upgrade.declarations.find import find_declarations
 from tooling.upgrade.manifests.baseline import baseline, is_excluded
+from tooling.upgrade.policy.import_names import import_names
 from tooling.upgrade.policy.read import read_policy
-from tooling.upgrade.policy.watched import FocusedPackage, import_names
+from tooling.upgrade.policy.watched import FocusedPackage
 from tooling.upgrade.sources.cache import default_folder
 
 if TYPE_CHECKING:

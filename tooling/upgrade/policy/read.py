@@ -35,23 +35,24 @@ from pathlib import Path  # noqa: TC003 - pydantic evaluates annotations of this
 from typing import TYPE_CHECKING, Annotated
 
 from packaging.utils import canonicalize_name
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from tooling.cli.errors import UsageError
-from tooling.cli.settings import Settings, read_settings, section
+from tooling.cli.settings import Settings, Strings, Text, read_settings, section
 from tooling.cli.suggest import did_you_mean
+from tooling.kit.change.plan import safe_path
 from tooling.upgrade.declarations.find import find_declarations
+from tooling.upgrade.policy.import_names import import_names
 from tooling.upgrade.policy.watched import (
     Family,
     FocusedPackage,
     FollowingPlace,
-    PackageSettings,
-    RepositoryPaths,
+    RangeRule,
     Rows,
+    Tier,
     UpgradePolicy,
     Variant,
-    VariantSettings,
-    import_names,
+    VersionScope,
     infer_environments,
     infer_packages,
     infer_variants,
@@ -61,10 +62,33 @@ if TYPE_CHECKING:
     from tooling.upgrade.declarations.declaration import Declarations
 
 
+_Path = Annotated[Text, AfterValidator(safe_path)]
+_Paths = Annotated[tuple[_Path, ...], Rows]
+
+
+class _PackageSettings(Settings):
+    imports: Strings = ()
+    tier: Tier = "primary"
+    repository: str = ""
+    tag: str = "v{version}"
+    scope: VersionScope = "shared"
+    variants: Strings = ()
+    range: RangeRule = "keep"
+
+
+class _VariantSettings(Settings):
+    manifests: _Paths
+    lock: _Path = ""
+    extras: Strings = ()
+    groups: Strings = ()
+    python: str = ""
+    platform: str = ""
+
+
 class _UpgradeSettings(Settings):
-    exclude: RepositoryPaths = ()
-    packages: dict[str, PackageSettings] = Field(default_factory=dict)
-    variants: dict[str, VariantSettings] = Field(default_factory=dict)
+    exclude: _Paths = ()
+    packages: dict[str, _PackageSettings] = Field(default_factory=dict)
+    variants: dict[str, _VariantSettings] = Field(default_factory=dict)
     families: Annotated[tuple[Family, ...], Rows] = ()
     places: Annotated[tuple[FollowingPlace, ...], Rows] = ()
 

@@ -4,25 +4,24 @@ inferred from what it declares and imports."""
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from packaging.utils import canonicalize_name
 from pydantic import AfterValidator, BeforeValidator
 
-from tooling.cli.settings import Settings, Strings, Text
+from tooling.cli.settings import Settings, Text
 from tooling.kit.change.plan import safe_path
 from tooling.upgrade.declarations.commands import script_environments
 from tooling.upgrade.declarations.declaration import DeclarationKind
 from tooling.upgrade.declarations.find import project_name
-from tooling.upgrade.sources.folder import installed_release
+from tooling.upgrade.policy.import_names import import_names
 from tooling.upgrade.usage.checkout import Checkout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tooling.upgrade.declarations.declaration import Declarations
 
@@ -40,16 +39,16 @@ def _listed(value: object) -> object:
 
 
 Rows = BeforeValidator(_listed)
-"""A TOML array of tables or paths."""
-RepositoryPath = Annotated[str, AfterValidator(lambda path: path and safe_path(path))]
-RepositoryPaths = Annotated[tuple[RepositoryPath, ...], Rows]
+"""A TOML array."""
 Distribution = Annotated[Text, AfterValidator(canonicalize_name)]
 
 
-class PackageSettings(Settings):
-    """What a policy says of a package."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FocusedPackage:
+    """A package that is watched."""
 
-    imports: Strings = ()
+    distribution: str
+    imports: tuple[str, ...]
     """Import names, dotted where a namespace is shared: ("megatron.core",)."""
     tier: Tier = "primary"
     repository: str = ""
@@ -57,39 +56,29 @@ class PackageSettings(Settings):
     tag: str = "v{version}"
     """Of a version in that repository."""
     scope: VersionScope = "shared"
-    variants: Strings = ()
+    variants: tuple[str, ...] = ()
     """Of a variant-only package: which have it."""
     range: RangeRule = "keep"
-
-
-class FocusedPackage(PackageSettings):
-    """A package that is watched."""
-
-    distribution: str
     declared: bool = True
     """False if it is watched, and no manifest names it."""
 
 
-class VariantSettings(Settings):
-    """What a policy says of a variant."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One environment, resolved on its own: a way to install the project, or what a script installs beside it."""
 
-    manifests: RepositoryPaths
+    name: str
+    manifests: tuple[str, ...]
     """The first is the project's manifest; others are what is declared for this variant only."""
-    lock: RepositoryPath = ""
+    lock: str = ""
     """uv.lock, or a file of pins (constraints.txt); "" if nothing is locked."""
-    extras: Strings = ()
+    extras: tuple[str, ...] = ()
     """Extras that are installed; () for all of them where the lock is uv's."""
-    groups: Strings = ()
+    groups: tuple[str, ...] = ()
     python: str = ""
     """Python version to resolve for; "" for the project's lowest."""
     platform: str = ""
     """As uv names it ("linux"); "" for all."""
-
-
-class Variant(VariantSettings):
-    """One environment, resolved on its own: a way to install the project, or what a script installs beside it."""
-
-    name: str
     folder: str = ""
     """Of an environment that a script (the only manifest) makes for itself: ".venv-vllm"; "" for the project's."""
 
@@ -135,108 +124,6 @@ class UpgradePolicy:
         """Names of the variants that a manifest belongs to: all of them for a file that none claims."""
         owners = tuple(each.name for each in self.variants if path in each.manifests or path == each.lock)
         return owners or tuple(each.name for each in self.variants)
-
-
-_KNOWN: dict[str, tuple[str, ...]] = {
-    "absl-py": ("absl",),
-    "antlr4-python3-runtime": ("antlr4",),
-    "apache-airflow": ("airflow",),
-    "argon2-cffi": ("argon2",),
-    "attrs": ("attr", "attrs"),
-    "azure-identity": ("azure.identity",),
-    "azure-storage-blob": ("azure.storage.blob",),
-    "beautifulsoup4": ("bs4",),
-    "biopython": ("Bio",),
-    "cattrs": ("cattr", "cattrs"),
-    "cupy-cuda11x": ("cupy",),
-    "cupy-cuda12x": ("cupy",),
-    "cython": ("Cython",),
-    "discord-py": ("discord",),
-    "djangorestframework": ("rest_framework",),
-    "dnspython": ("dns",),
-    "faiss-cpu": ("faiss",),
-    "faiss-gpu": ("faiss",),
-    "ffmpeg-python": ("ffmpeg",),
-    "flash-linear-attention": ("fla",),
-    "fonttools": ("fontTools",),
-    "gitpython": ("git",),
-    "google-api-python-client": ("apiclient", "googleapiclient"),
-    "google-auth": ("google.auth", "google.oauth2"),
-    "google-cloud-bigquery": ("google.cloud.bigquery",),
-    "google-cloud-storage": ("google.cloud.storage",),
-    "google-generativeai": ("google.generativeai",),
-    "gputil": ("GPUtil",),
-    "grpcio": ("grpc",),
-    "hydra-core": ("hydra",),
-    "imbalanced-learn": ("imblearn",),
-    "kafka-python": ("kafka",),
-    "levenshtein": ("Levenshtein",),
-    "megatron-bridge": ("megatron.bridge",),
-    "megatron-core": ("megatron.core",),
-    "mysql-connector-python": ("mysql.connector",),
-    "mysqlclient": ("MySQLdb",),
-    "nats-py": ("nats",),
-    "nvidia-ml-py": ("pynvml",),
-    "open-clip-torch": ("open_clip",),
-    "openai-agents": ("agents",),
-    "openai-whisper": ("whisper",),
-    "opencv-contrib-python": ("cv2",),
-    "opencv-python-headless": ("cv2",),
-    "opencv-python": ("cv2",),
-    "paho-mqtt": ("paho.mqtt",),
-    "pdfminer-six": ("pdfminer",),
-    "pillow": ("PIL",),
-    "progressbar2": ("progressbar",),
-    "protobuf": ("google.protobuf",),
-    "psycopg2-binary": ("psycopg2",),
-    "py-cpuinfo": ("cpuinfo",),
-    "pycryptodome": ("Crypto",),
-    "pygithub": ("github",),
-    "pyjwt": ("jwt",),
-    "pymupdf": ("fitz", "pymupdf"),
-    "pynacl": ("nacl",),
-    "pyopenssl": ("OpenSSL",),
-    "pyqt5": ("PyQt5",),
-    "pyqt6": ("PyQt6",),
-    "pyserial": ("serial",),
-    "pyside6": ("PySide6",),
-    "python-dateutil": ("dateutil",),
-    "python-docx": ("docx",),
-    "python-dotenv": ("dotenv",),
-    "python-jose": ("jose",),
-    "python-json-logger": ("pythonjsonlogger",),
-    "python-magic": ("magic",),
-    "python-multipart": ("multipart", "python_multipart"),
-    "python-pptx": ("pptx",),
-    "python-slugify": ("slugify",),
-    "python-socketio": ("socketio",),
-    "python-telegram-bot": ("telegram",),
-    "pywavelets": ("pywt",),
-    "pyyaml": ("yaml",),
-    "pyzmq": ("zmq",),
-    "ruamel-yaml": ("ruamel.yaml",),
-    "scikit-image": ("skimage",),
-    "scikit-learn": ("sklearn",),
-    "scikit-optimize": ("skopt",),
-    "speechrecognition": ("speech_recognition",),
-    "tensorboardx": ("tensorboardX",),
-    "tensorflow-cpu": ("tensorflow",),
-    "umap-learn": ("umap",),
-    "websocket-client": ("websocket",),
-}
-"""Of distributions that are often declared without being installed where an audit runs, and go by another name."""
-
-
-def import_names(distribution: str, root: Path | None = None) -> tuple[str, ...]:
-    """Import names of a distribution. root: a repository whose `.venv` is asked first."""
-    if distribution in _KNOWN:
-        return _KNOWN[distribution]
-    own = [*root.glob(".venv/lib/python*/site-packages"), *root.glob(".venv/Lib/site-packages")] if root else []
-    for folders in (own, map(Path, sys.path)):
-        found = installed_release(distribution, folders)
-        if found is not None and found.roots():
-            return tuple(sorted(found.roots()))
-    return (distribution.replace("-", "_").replace(".", "_"),)
 
 
 _TWIN = re.compile(r"pyproject[.-](?P<name>[\w-]+)\.toml$")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tooling.cli.errors import UsageError
+from tooling.upgrade.policy.import_names import import_names
 from tooling.upgrade.policy.read import read_policy
-from tooling.upgrade.policy.watched import import_names
 
 TABLE = """\
 [project]

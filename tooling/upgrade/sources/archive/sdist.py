@@ -178,18 +178,16 @@ def _candidates(
     listed = [name for name in listed if name not in _NOT_PACKAGES] or listed
     if listed:
         candidates += [(home, listed) for home in homes]
-    # Packages that hatch, poetry, flit or maturin are configured to take
-    paths: list[object] = []
-    wheel = table_in(project, "tool", "hatch", "build", "targets", "wheel").get("packages")
-    paths += wheel if isinstance(wheel, list) else []
+    # Packages that hatch, poetry or flit are configured to take
     poetry = table_in(project, "tool", "poetry").get("packages")
-    for entry in poetry if isinstance(poetry, list) else []:
-        if isinstance(entry, dict) and isinstance(entry.get("include"), str):
-            paths.append(
-                f"{entry['from']}/{entry['include']}" if isinstance(entry.get("from"), str) else entry["include"]
-            )
+    tables = [table for table in poetry if isinstance(table, dict)] if isinstance(poetry, list) else []
+    taken = table_in(project, "tool", "hatch", "build", "targets", "wheel").get("packages")
     module = table_in(project, "tool", "flit", "module").get("name")
-    paths += [module, f"src/{module}"] if isinstance(module, str) else []
+    paths = [
+        *(taken if isinstance(taken, list) else []),
+        *(f"{table.get('from', '')}/{table['include']}" for table in tables if "include" in table),
+        *([module, f"src/{module}"] if module else []),
+    ]
     for path in (text for text in paths if isinstance(text, str) and ".." not in text):
         home, _, name = path.strip("/").rpartition("/")
         candidates.append((home, [name]))
