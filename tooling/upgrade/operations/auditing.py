@@ -12,8 +12,9 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from packaging.version import InvalidVersion
 from pydantic import TypeAdapter
 
 from tooling.cli.errors import UsageError
@@ -25,15 +26,15 @@ from tooling.upgrade.findings import Audit
 from tooling.upgrade.sources.cache import prune_kept, read_kept, write_kept
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from packaging.specifiers import SpecifierSet
 
     from tooling.upgrade.operations.context import UpgradeContext
-    from tooling.upgrade.releases import Upstream
     from tooling.upgrade.verdicts.comparison import ReleasePair
 
 
+_Read = TypeVar("_Read")
 _LARGE: Final = 4_000_000
 """Bytes from which a file is identified by size and time; an audit reads nothing that large."""
 _KEPT = TypeAdapter(tuple[tuple[Audit, ...], tuple[tuple[str, str], ...]])
@@ -121,7 +122,11 @@ def audit_moves(
     details = [
         text
         for move in moves
-        for text in (str(move), *context.package(move.distribution).imports, *_contents_between(context, move))
+        for text in (
+            str(move),
+            *context.package(move.distribution).imports,
+            *(f"{each.origin.version} {each.digest()}" for each in between(context, move, context.release)),
+        )
     ]
     details += sorted(f"{name}{versions}" for name, versions in (allowed or {}).items())
     key = audit_key(context, pairs, details)
@@ -142,7 +147,7 @@ def audit_moves(
     indexed = time.perf_counter()
     context.report(f"judging {sum(len(file.uses) for file in index.files)} uses")
     moved = {move.distribution: move for move in moves}
-    explain = Explainer(lambda name: between(context, moved[name]))
+    explain = Explainer(lambda name: between(context, moved[name], context.upstream))
     audits = audit(index, pairs, allowed=allowed, explain=explain)
     shared = {"sources": opened - started, "usage": indexed - opened}
     unread, files = context.unread(), context.looked_at()
@@ -229,29 +234,12 @@ def _with_interfaces(context: UpgradeContext, audit: Audit, pair: ReleasePair) -
     )
 
 
-def versions_between(context: UpgradeContext, move: Move) -> list[str]:
-    """Return the versions of those that `between` asks."""
-    from packaging.version import InvalidVersion
-
-    try:
-        return context.catalogue.cached_between(move.distribution, move.old, move.new)[-MOST_BETWEEN:]
-    except InvalidVersion:
-        return []
-
-
-def _contents_between(context: UpgradeContext, move: Move) -> Iterator[str]:
-    """Yield version and digest of those that `between` asks."""
-    for version in versions_between(context, move):
-        with suppress(UpstreamError):
-            yield f"{version} {context.release(move.distribution, version).digest()}"
-
-
-def between(context: UpgradeContext, move: Move) -> tuple[Upstream, ...]:
-    """Return the cached releases between two versions that are worth asking, ascending."""
+def between(context: UpgradeContext, move: Move, read: Callable[[str, str], _Read]) -> tuple[_Read, ...]:
+    """Return the cached releases between two versions that are worth asking, ascending. read: `context.release`, or
+    `context.upstream`. One that cannot be read is left out: it is an aside, nobody asked for it."""
     found = []
-    for version in versions_between(context, move):
-        try:
-            found.append(context.upstream(move.distribution, version))
-        except UpstreamError:
-            continue  # it is an aside: nobody asked for it
+    with suppress(InvalidVersion):
+        for version in context.catalogue.cached_between(move.distribution, move.old, move.new)[-MOST_BETWEEN:]:
+            with suppress(UpstreamError):
+                found.append(read(move.distribution, version))
     return tuple(found)

@@ -31,7 +31,7 @@ from tooling.upgrade.replacements.candidates import (
     took_places,
     words_of,
 )
-from tooling.upgrade.replacements.homes import Homes, import_index, votes
+from tooling.upgrade.replacements.homes import Homes, votes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -157,7 +157,7 @@ def new_module(dotted: str, old: Upstream, new: Upstream, texts: Iterable[str]) 
             if _is_module(word, new):
                 return Candidate(word, {Reason.ADVICE})
     container, _, name = dotted.rpartition(".")
-    voted = votes(import_index(old), import_index(new), name, frozenset({container}))
+    voted = votes(old, new, name, frozenset({container}))
     for (module, other), _ in voted.most_common(1):
         if _is_module(f"{module}.{other}", new):
             return Candidate(f"{module}.{other}", {Reason.IMPORTERS})

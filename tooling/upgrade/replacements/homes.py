@@ -28,7 +28,7 @@ from tooling.upgrade.replacements.candidates import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tooling.python.symbols.symbol import Symbol
     from tooling.python.symbols.text_search import TopLevelName
@@ -40,46 +40,30 @@ Imported = tuple[str, str]
 """(absolute module, name)."""
 
 
-class ImportIndex:
-    """`from a import b` of all modules of a release."""
-
-    def __init__(self, of: Mapping[str, frozenset[Imported]]) -> None:
-        """of: what each module imports."""
-        self.of = of
-        self._by_name: dict[str, list[tuple[str, str]]] = {}
-        for importer, imported in of.items():
-            for module, name in imported:
-                self._by_name.setdefault(name, []).append((importer, module))
-
-    def importers(self, name: str) -> list[tuple[str, str]]:
-        """(importing module, module it is imported from) of a name."""
-        return sorted(self._by_name.get(name, ()))
-
-    def sources(self, name: str) -> Counter[str]:
-        """How often a name is imported from each module; a package that passes on what is in it does not count."""
-        return Counter(module for importer, module in self.importers(name) if not module.startswith(f"{importer}."))
-
-
 @lru_cache(maxsize=8)
-def import_index(upstream: Upstream) -> ImportIndex:
-    """The index of a release."""
-    return ImportIndex(
-        {
-            importer: frozenset((module, name) for module, names in imported.items() for name in names)
-            for importer, imported in upstream.imports().items()
-        }
-    )
+def importers(upstream: Upstream) -> Mapping[str, Sequence[tuple[str, str]]]:
+    """Each name that modules of a release take by `from a import b`, with (importing module, module it is from)."""
+    found: dict[str, set[tuple[str, str]]] = {}
+    for importer, imported in upstream.imports().items():
+        for module, names in imported.items():
+            for name in names:
+                found.setdefault(name, set()).add((importer, module))
+    return {name: sorted(each) for name, each in found.items()}
 
 
-def votes(old: ImportIndex, new: ImportIndex, name: str, modules: frozenset[str]) -> Counter[Imported]:
+def _imported(upstream: Upstream, importer: str) -> set[Imported]:
+    return {(module, name) for module, names in upstream.imports()[importer].items() for name in names}
+
+
+def votes(old: Upstream, new: Upstream, name: str, modules: frozenset[str]) -> Counter[Imported]:
     """What the importers of a name from these modules import instead in the new release: the same name from elsewhere,
     or, where one import of a module went and one came, another name."""
     found: Counter[Imported] = Counter()
-    for importer, module in old.importers(name):
-        if module not in modules or importer not in new.of:
+    for importer, module in importers(old).get(name, ()):
+        if module not in modules or importer not in new.imports():
             continue
-        gone = old.of[importer] - new.of[importer]
-        came = new.of[importer] - old.of[importer]
+        before, after = _imported(old, importer), _imported(new, importer)
+        gone, came = before - after, after - before
         if (module, name) not in gone:
             continue
         same = [each for each in came if each[1] == name]
@@ -188,7 +172,7 @@ class Homes:
             if behind and own.kind is SymbolKind.VALUE:
                 self._found[behind].is_doubtful = True  # what the wrapper changed is not known
         modules = frozenset({self._subject.module, self._subject.path.rpartition(".")[0]})
-        found = votes(import_index(self._old), import_index(self._new), self._subject.name, modules)
+        found = votes(self._old, self._new, self._subject.name, modules)
         for (module, name), _ in found.most_common(5):
             if name == self._subject.name or self._is_renamed(module, name):
                 self._add(f"{module}.{name}", Reason.IMPORTERS)
@@ -372,7 +356,9 @@ class Homes:
         name = path.rpartition(".")[2]
         parts = symbol.dotted.split(".")
         ways = [".".join([*parts[:depth], name]) for depth in range(1, len(parts))]
-        imported = import_index(self._new).sources(name)
+        # A package that passes on what is in it does not count
+        rows = importers(self._new).get(name, ())
+        imported = Counter(module for importer, module in rows if not module.startswith(f"{importer}."))
         used = [f"{module}.{name}" for module, count in imported.most_common() if count > 1]
         was_passed_on = self._subject.path != self._subject.symbol.dotted
         for way in [*ways[:1], *([] if was_passed_on else used), *ways, symbol.dotted, path]:

@@ -97,7 +97,7 @@ def cached(repository, tmp_path):
 
 
 def asked(context, old, new):
-    return [each.source.origin.version for each in between(context, Move("engine", old, new))]
+    return [each.source.origin.version for each in between(context, Move("engine", old, new), context.upstream)]
 
 
 def test_only_cached_releases_between_the_two_are_asked_and_the_newest_of_them(cached):

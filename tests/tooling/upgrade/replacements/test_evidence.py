@@ -15,7 +15,7 @@ from tooling.upgrade.replacements.candidates import (
     tokens,
     took_places,
 )
-from tooling.upgrade.replacements.homes import import_index, votes
+from tooling.upgrade.replacements.homes import importers, votes
 from tooling.upgrade.sources.folder import memory_release
 
 
@@ -60,19 +60,24 @@ def test_imports_are_read_in_every_form():
         "pkg/sub/__init__.py": "from .b import x; from ....beyond import y\n",
         "pkg/c.py": "import os\nfrom pkg.a import one, \\\n    four\n",
     }
-    index = import_index(SymbolTree(memory_release(files, "pkg", "1")))
-    assert index.of["pkg"] == {("pkg", "a"), ("pkg.a", "one"), ("pkg.a", "two")}
-    assert index.of["pkg.sub.b"] == {("pkg.a", "one"), ("pkg.a", "three"), ("os", "path")}
-    assert index.of["pkg.sub"] == {("pkg.sub.b", "x")}
-    assert index.of["pkg.c"] == {("pkg.a", "one"), ("pkg.a", "four")}
-    assert index.sources("one") == {"pkg.a": 2}
+    upstream = SymbolTree(memory_release(files, "pkg", "1"))
+    assert {name: [importer for importer, _ in rows] for name, rows in importers(upstream).items()} == {
+        "a": ["pkg"],
+        "one": ["pkg", "pkg.c", "pkg.sub.b"],
+        "two": ["pkg"],
+        "three": ["pkg.sub.b"],
+        "path": ["pkg.sub.b"],
+        "x": ["pkg.sub"],
+        "four": ["pkg.c"],
+    }
+    assert {module for _, module in importers(upstream)["one"]} == {"pkg.a"}
 
 
 def test_importers_vote_only_where_they_dropped_the_old_import():
     old = {"pkg/u.py": "from pkg.a import f", "pkg/v.py": "from pkg.a import f", "pkg/gone.py": "from pkg.a import f"}
     new = {"pkg/u.py": "from pkg.b import f", "pkg/v.py": "from pkg.a import f\nfrom pkg.c import f"}
     counted = votes(
-        *(import_index(SymbolTree(memory_release(files, "pkg", "1"))) for files in (old, new)),
+        *(SymbolTree(memory_release(files, "pkg", "1")) for files in (old, new)),
         "f",
         frozenset({"pkg.a"}),
     )
