@@ -91,6 +91,14 @@ def test_what_may_be_right_is_not_reported(package, text: str) -> None:
     assert found(package, {"configs/run.yaml": text}) == []
 
 
+def test_a_field_that_another_class_of_the_same_name_lost_says_nothing(package) -> None:
+    older = CLASSES.replace("    min_steps: int = 1\n", "    min_steps: int = 1\n    template: str = 'x'\n")
+    package.commit({"package/older.py": older})
+    key = GOOD.replace("  seed: 2\n", "  seed: 2\n  template: x\n").partition("other")[0]
+    text = key[key.index("  path") :].replace("  ", "")
+    assert found(package, {"package/older.py": CLASSES, "configs/actor.yaml": text}) == []
+
+
 def test_a_class_that_takes_any_key_is_left_alone(package) -> None:
     classes = (
         "from pydantic import BaseModel\n\n\nclass Job(BaseModel, extra='allow'):\n"

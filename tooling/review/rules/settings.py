@@ -56,13 +56,14 @@ def unknown_key(comparison: Comparison) -> Iterator[Place]:
                 new = misfit.line in changed.get(path, ()) or misfit.owner in gone.get(misfit.key, ())
                 if new and not _is_spoken(comparison.head, misfit):
                     hint = f"; `{misfit.instead}` is one" if misfit.instead else ""
-                    said = f"`{misfit.key}` is not a field of `{misfit.owner}`, which has the other keys{hint}"
+                    owner = misfit.owner.rpartition(".")[2]
+                    said = f"`{misfit.key}` is not a field of `{owner}`, which has the other keys{hint}"
                     yield Place(path, misfit.line, said)
 
 
 @dataclass(frozen=True)
 class Misfit:
-    """A key that its class does not have. `instead`: a field that may be meant."""
+    """A key that its class, by its dotted name, does not have. `instead`: a field that may be meant."""
 
     key: str
     line: int
@@ -169,9 +170,8 @@ class ConfigurationClasses:
         found = []
         if len(left) == 1:
             near = difflib.get_close_matches(left[0], sorted(fields.keys() - root.names()), 1, LIKENESS)
-            said = name.rpartition(".")[2]
-            if near or said in gone.get(left[0], ()):
-                found.append(Misfit(left[0], root.entries[left[0]][0], said, near[0] if near else ""))
+            if near or name in gone.get(left[0], ()):
+                found.append(Misfit(left[0], root.entries[left[0]][0], name, near[0] if near else ""))
         waiting = [(inner, fields[key]) for key, (_, inner) in root.entries.items() if inner and key in fields]
         for keys, readers in waiting:  # grows while it is read
             taken = self._taken(readers) if readers else None
@@ -181,8 +181,7 @@ class ConfigurationClasses:
                 if key in taken:
                     waiting += [(inner, taken[key])] if inner else []
                     continue
-                owners = sorted(each.rpartition(".")[2] for each in readers)
-                owner = next((each for each in owners if each in gone.get(key, ())), owners[0])
+                owner = min(readers & gone.get(key, set()) or readers)
                 near = difflib.get_close_matches(key, sorted(taken.keys() - keys.names()), 1, LIKENESS)
                 found.append(Misfit(key, line, owner, near[0] if near else ""))
         return found
@@ -190,11 +189,11 @@ class ConfigurationClasses:
 
 def _is_spoken(side: Side, misfit: Misfit) -> bool:
     """Whether code about the class has the key as a text: an alias, or moved before the class reads it."""
-    asked = (misfit.owner, misfit.key)
+    asked = (misfit.owner.rpartition(".")[2], misfit.key)
     if asked not in side.known:
         texts = [side.text(path) or "" for path in side.grep([misfit.key], "*.py")]
         said = re.compile(rf"""['".]{misfit.key}['"]""")
-        side.known[asked] = any(misfit.owner in text and said.search(text) for text in texts)
+        side.known[asked] = any(asked[0] in text and said.search(text) for text in texts)
     return bool(side.known[asked])
 
 
@@ -206,13 +205,13 @@ def _is_configuration(node: ast.ClassDef) -> bool:
 
 
 def _removed_fields(comparison: Comparison) -> dict[str, set[str]]:
-    """Map each field that a class no longer has to the names of such classes."""
+    """Map each field that a class no longer has to the dotted names of such classes."""
     gone: dict[str, set[str]] = {}
     for _, before, after in comparison.modified():
         now = _own_fields(after)
         for name, fields in _own_fields(before).items():
             for each in fields - now.get(name, fields):
-                gone.setdefault(each, set()).add(name)
+                gone.setdefault(each, set()).add(f"{after.package}.{name}")
     return gone
 
 
