@@ -48,7 +48,7 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             f"{DIST}def f(x, a, b):\n    if dist.get_rank(a) == 0:\n        dist.all_reduce(x, group=b)\n",
             f"{DIST}def f(x):\n    if rank == 0:\n        dist.barrier()\n    else:\n        dist.barrier()\n",
             f"{DIST}class E:\n    def f(self, x):\n        if dist.get_rank() == 0:\n"
-            "            dist.broadcast(x, src=0, group=self.dp_group)\n",
+            "            dist.broadcast(x, src=0, group=self.update_group)\n",
         ],
     ),
     "return-before-collective": (

@@ -330,3 +330,12 @@ def test_a_print_is_odd_in_a_package_whose_modules_log_and_not_where_as_many_pri
     shows = {"quiet/show.py": "def show(x):\n    print(x)\n", "quiet/cli/run.py": says}
     world.commit({"quiet/a.py": says, "mixed/a.py": says, **shows})
     assert world.found() == [("print-in-library", "quiet/a.py", 2)]
+
+
+def test_a_function_runs_without_gradients_where_all_others_of_its_name_and_decorator_do(world):
+    forward = "    @dynamic_rope\n    def forward(self, x):\n        return torch.cos(x)\n"
+    plain = f"import torch\nfrom ropes import dynamic_rope\n\n\nclass A:\n{forward}"
+    guarded = plain.replace(forward, f"    @torch.no_grad()\n{forward}")
+    world.commit({"rope/__init__.py": "", "rope/one.py": guarded})
+    world.commit({"rope/two.py": plain, "rope/three.py": plain.replace("    @dynamic_rope\n", "")})
+    assert world.found() == [("evaluated-with-gradients", "rope/two.py", 7)]

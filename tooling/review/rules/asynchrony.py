@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, keyword, last_name, names_in, nodes_in, own_nodes
 from tooling.python.source import dotted_name, methods_in
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import class_of_value, neighbours
+from tooling.review.rules.readings import class_of_value, neighbours, words
 from tooling.review.rules.robustness import TEARDOWN
 
 if TYPE_CHECKING:
@@ -38,12 +38,32 @@ _OF_EPISODES = re.compile(r"(Workflow|Agent)$")
 _POOL = re.compile(r"executor|pool", re.IGNORECASE)
 
 
+_ELSEWHERE: Final = re.compile(r"\b(?:worker|background)\s+thread\b|\boff (?:of )?the event\s+loop\b")
+_HANDED: Final = re.compile(r"to_thread|executor|submit|\bThread\(|run_sync")
+
+
 def blocking_in_async(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a call that waits, in a function of the event loop."""
     for function in module.nodes(ast.AsyncFunctionDef):
+        told = f"{ast.get_docstring(function)} {' '.join(module.lines[function.lineno : function.end_lineno])}"
+        calls = own_nodes(function, ast.Call) if _ELSEWHERE.search(told) and not _HANDED.search(told) else []
+        own = [each for each in calls if isinstance(module.parents[each], ast.Expr) and module.methods_called(each)]
+        if own:
+            yield own[-1], f"`{function.name}` says that it works in a thread, and runs this on the event loop"
         for node in own_nodes(function, ast.Call):
             if (name := module.dotted(node.func)) in _BLOCKING:
                 yield node, f"`{name}` blocks the event loop in `{function.name}`"
+            # `to_thread(x.get)` elsewhere in it, and `y.get()` here
+            if (waits := unlimited(module, node)) and re.search(
+                rf"to_thread\([^\n(]*\.{waits}\b", ast.unparse(function)
+            ):
+                yield node, f"`{ast.unparse(node.func)}` waits on the event loop, and its like in a thread"
+            # A plain function inside of a coroutine is there to be run elsewhere.
+            inner = [each for each in own_nodes(function, ast.FunctionDef) if each.name == name]
+            slow = own_nodes(inner[0], ast.Call) if inner else []
+            slow = [each for each in slow if module.dotted(each.func) in _BLOCKING | {"open"}]
+            if slow:
+                yield node, f"`{name}` calls `{ast.unparse(slow[0].func)}`, and blocks the event loop here", slow[0]
 
 
 def file_in_async(module: Module, _side: Side) -> Iterator[Hit]:
@@ -78,7 +98,13 @@ def never_awaited(module: Module, side: Side) -> Iterator[Hit]:
             asked.append(call)
     # A method that is a coroutine wherever the repository has one, of what is awaited for other things too
     owners = {name.rpartition(".")[0] for name in counts[0]}
-    asked = [each for each in asked if dotted_name(each.func).rpartition(".")[0] in owners - {""}]
+    inner = (each for each in module.nodes(ast.AsyncFunctionDef) if module.function_of(each) is not None)
+    pauses = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.comprehension)
+    idle = [each for each in inner if not own_nodes(each, *pauses)]
+    known = owners - {""}
+    asked = [
+        each for each in asked if dotted_name(each.func).rpartition(".")[0] in known or module.function_of(each) in idle
+    ]
     own = {each.name for each in module.nodes(ast.AsyncFunctionDef)}
     names = {name for each in asked if "_" in (name := last_name(each.func)) or name in own} - _OFTEN_PLAIN
     found = side.mentioned([f"{mark}def {each}" for each in names for mark in ("async ", "")], "*.py")
@@ -88,30 +114,9 @@ def never_awaited(module: Module, side: Side) -> Iterator[Hit]:
             yield call, f"`{ast.unparse(call.func)}(...)` is never awaited: every `{name}` here is a coroutine"
 
 
-_OFTEN_PLAIN: Final = frozenset(
-    {
-        "add",
-        "cancel",
-        "clear",
-        "close",
-        "get",
-        "info",
-        "join",
-        "put",
-        "read",
-        "release",
-        "reset",
-        "run",
-        "send",
-        "set",
-        "start",
-        "stop",
-        "terminate",
-        "update",
-        "wait",
-        "write",
-    }
-)
+_OFTEN_PLAIN: Final = words("""
+    add cancel clear close get info join put read release reset run send set start stop terminate update wait write
+""")
 """Methods that objects of other packages have too."""
 
 
@@ -145,10 +150,13 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Hit]:
         if isinstance(parent, ast.Await | ast.Expr) or not isinstance(function, ast.AsyncFunctionDef):
             continue
         target = parent.targets[0] if isinstance(parent, ast.Assign) and len(parent.targets) == 1 else None
+        if isinstance(target, ast.Tuple) and last_name(node.func) == "remote" and "num_returns" not in module.text:
+            yield node, f"`{ast.unparse(node.func)}(...)` is one reference, and is unpacked"
+            continue
         name = target.id if isinstance(target, ast.Name) else ""
         if not name and not isinstance(target, ast.Attribute | ast.Tuple) and not _needs_result(module, node):
             continue
-        known = _is_coroutine(module, side, node)
+        known = _is_coroutine(module, side, node) or _is_method(module, node)
         if not known and not _awaited_elsewhere(node, counts) and module.dotted(node.func) != "asyncio.gather":
             continue
         said = f"`{ast.unparse(node.func)}(...)` is used as if it were awaited"
@@ -166,6 +174,18 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Hit]:
         first = bool(uses) and min(uses, key=lambda each: (each.lineno, each.col_offset)) in needing
         if not name or (not stored_again and (first or (known and needing and not waited))):
             yield node, said
+
+
+def _is_method(module: Module, call: ast.Call) -> bool:
+    """Whether each method of that name is a coroutine in this file, and others of the same object are awaited here."""
+    owner, _, name = dotted_name(call.func).rpartition(".")
+    found = [each for each in module.functions() if each.name == name] if owner not in {"", "self"} else []
+    awaited = own_nodes(module.function_of(call), ast.Await) if found else []
+    others = any(
+        isinstance(each.value, ast.Call) and dotted_name(each.value.func).rpartition(".")[0] == owner
+        for each in awaited
+    )
+    return others and bool(found) and all(isinstance(each, ast.AsyncFunctionDef) for each in found)
 
 
 _OF_FUTURES: Final = frozenset({"add_done_callback", "cancel", "cancelled", "done", "exception", "result"})
@@ -199,13 +219,16 @@ def _is_coroutine(module: Module, side: Side, call: ast.Call) -> bool:
         known = any(made == each and func.attr in names for each, names in _KNOWN.items())
         if known or func.attr in _ALWAYS or _of_client(module, call):
             return True
-        if dotted_name(func.value) == "self":
-            return _is_plain_async(module.methods_called(call))
+        if dotted_name(func.value) == "self" and (own := module.methods_called(call)):
+            return _is_plain_async(own)
         if func.attr in {"json", "read", "text"} and "aiohttp" in module.imported:
             entered = [one for each in module.around(call) if isinstance(each, ast.AsyncWith) for one in each.items]
             owner = last_name(func.value)
             return any(each.optional_vars is not None and last_name(each.optional_vars) == owner for each in entered)
         found = side.named(module, made) if made and "." not in made else side.definition(made)
+        classes = (each for each in module.around(call) if isinstance(each, ast.ClassDef))
+        around = next(classes, None) if dotted_name(func.value) == "self" else None
+        found = (module, around) if around is not None else found
         if found is not None and isinstance(found[1], ast.ClassDef):
             classes = side.lineage(found[0], found[1])[0]
             methods = [[one for one in methods_in(each.body) if one.name == func.attr] for _, each in classes]
@@ -432,9 +455,17 @@ def _waits(module: Module, call: ast.Call) -> bool:
 def deaf_loop(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a loop that looks for a stop or a deadline between waits that may never end."""
     for loop in module.nodes(ast.While):
+        inside = [each for one in loop.body for each in (one, *own_nodes(one))]
+        tests = [ast.unparse(each.test) for each in inside if isinstance(each, ast.If)]
+        late = [each for each in tests if re.match(r"remaining <=? 0|.*\bdeadline\b", each)]
+        calls = [each for each in inside if isinstance(each, ast.Call)] if late else []
+        endless = (each for each in calls if unlimited(module, each) in {"get", "join", "result", "wait"})
+        for call in (
+            each for each in endless if not any(isinstance(one, ast.Call) for one in module.around(each, loop))
+        ):
+            yield call, f"`{ast.unparse(call)}` may wait for ever: `{late[0]}` is not asked meanwhile"
         if not _STOPS.search(ast.unparse(loop.test)):
             continue
-        inside = [each for one in loop.body for each in (one, *own_nodes(one))]
         waits = [each for each in inside if isinstance(each, ast.Call) and unlimited(module, each) == "get"]
         text = "\n".join(map(ast.unparse, loop.body))
         # `if item is None: break`: what ends the loop comes through the queue.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import last_name, names_in, nodes_in, own_nodes
 from tooling.python.source import dotted_name
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import NEGATED, operand, stored
+from tooling.review.rules.readings import NEGATED, STRICTER, following, operand, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -126,6 +126,11 @@ def always_holds(module: Module, _side: Side) -> Iterator[Hit]:
         divided = [each.right for each in inside if isinstance(each.op, ast.Div | ast.FloorDiv | ast.Mod)]
         if any(ast.unparse(each) == asked[0] for each in divided):
             yield condition, f"`{asked[0]}` may be 0 where `{ast.unparse(condition)}`, and is divided by"
+    yield from _asked_twice(module)
+
+
+def _asked_twice(module: Module) -> Iterator[Hit]:
+    """Find a branch that an earlier one leaves nothing for, and a bound that an assertion above has checked."""
     for branch in module.nodes(ast.If):
         second = branch.orelse[0] if len(branch.orelse) == 1 else None
         one, other = _asked(branch.test), _asked(second.test) if isinstance(second, ast.If) else None
@@ -133,6 +138,21 @@ def always_holds(module: Module, _side: Side) -> Iterator[Hit]:
             continue
         if one[::2] == other[::2] and NEGATED.get(one[1]) is other[1]:
             yield branch, f"`{ast.unparse(branch.test)}` or the next always holds: nothing is left for `else`"
+        if one[::2] == other[::2] and one[1] is ast.Eq and other[1] in {ast.GtE, ast.LtE}:
+            yield second, f"`{ast.unparse(second.test)}` includes what `{ast.unparse(branch.test)}` has dealt with"
+    for sure in module.nodes(ast.Assert):
+        tried = module.parents[sure]
+        behind = (
+            following(module, tried if isinstance(tried, ast.Try) else sure)
+            if (_asked(sure.test) or [None] * 2)[1] in STRICTER
+            else []
+        )
+        later = nodes_in(behind, ast.If)
+        for again in (each for each in later if each.orelse and ast.unparse(each.test) == ast.unparse(sure.test)):
+            between = range(sure.lineno, again.lineno)
+            names = [each for each in own_nodes(module.function_of(sure), ast.Name) if each.lineno in between]
+            if names_in(sure.test).isdisjoint(each.id for each in names if isinstance(each.ctx, ast.Store)):
+                yield again, f"`{ast.unparse(again.test)}` always holds: it is asserted above", sure
 
 
 _COUNTS: Final = frozenset({"device_count", "dim", "len", "numel", "size"})
@@ -183,7 +203,9 @@ def last_left_out(module: Module, _side: Side) -> Iterator[Hit]:
         one = ast.unparse(loop.target) if loop is not None else "n"
         body = loop if isinstance(loop, ast.For) else module.parents[loop or call]
         text = ast.unparse(body)
-        around = ast.unparse(module.function_of(call) or module.tree).replace(less, "")
+        # Without a loop, only what is said in the same statement is about it.
+        here = module.function_of(call) if loop is not None else next(iter(module.around(call)))
+        around = ast.unparse(here or module.tree).replace(less, "")
         # Pairs need all but one, and so does who treats the last one apart; nobody does with epochs.
         pairs = rf"\b{re.escape(one)} [+-] 1\b(?!\) \*)|\[:{re.escape(one)}\]"
         apart = None if re.search(r"epochs$", count) else _LAST.search(around)
@@ -195,7 +217,11 @@ def last_left_out(module: Module, _side: Side) -> Iterator[Hit]:
         paired = re.search(pairs, text.replace(less, "")) or apart
         layers = re.search(r"num_\w*layers", count) and (f"[{one}" in text or count.endswith(".num_hidden_layers"))
         counted = _COUNT.search(count) or layers
-        plain = not one.startswith("_") and counted and not paired
+        # `x[i * n : (i + 1) * n]` takes one part each time.
+        counted = counted or re.search(rf"\({re.escape(one)} \+ 1\) \* ", text)
+        # A list with an entry for each, where another loop counts to the same number
+        each_one = not one.startswith("_") or (isinstance(loop, ast.comprehension) and f"range({count})" in module.text)
+        plain = each_one and counted and not paired
         always = loop is not None and f"{one} < {less}" in text
         told = any("last" in line for line in module.lines[call.lineno - 2 : call.lineno + 1])
         if (plain or always or isinstance(bound.left, ast.Constant)) and not told:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, nodes_in, own_nodes, parameters
 from tooling.python.symbols.calls import positional, written_signature
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import LEAVES, is_expected, reached
+from tooling.review.rules.readings import LEAVES, following, is_expected, reached, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ def guard_contradicts(module: Module, _side: Side) -> Iterator[Hit]:
                 yield used, f"`{ast.unparse(used)}` where `{name}` is None"
         name, is_none = _compared_with_none(node.test)
         if not node.orelse and isinstance(node.body[-1], LEAVES):
-            rest = _following(module, node)
+            rest = following(module, node)
             if name and not is_none:
                 used = _first_use(module, rest, name) or _read_next(rest, name) or _handed_on(node.body, rest, name)
                 back = rest[0].value if rest and isinstance(rest[0], ast.Return) else None
@@ -107,7 +107,7 @@ def _turned_twins(module: Module) -> Iterator[Hit]:
     for node in module.nodes(ast.If):
         turned = isinstance(node.test, ast.UnaryOp) and isinstance(node.test.op, ast.Not)
         asked = node.test.operand if isinstance(node.test, ast.UnaryOp) and turned else node.test
-        rest = _following(module, node)
+        rest = following(module, node)
         leaves = not node.orelse and isinstance(node.body[0], LEAVES)
         if leaves and rest and isinstance(asked, ast.Attribute | ast.Call):
             groups[tuple(map(ast.unparse, (asked, *node.body, rest[0])))].append((turned, node))
@@ -204,22 +204,9 @@ _ONLY_OF: Final = {
     "list": {"append", "extend", "insert", "sort"},
     "str": {"endswith", "lower", "replace", "split", "startswith", "strip", "upper"},
 }
-_READERS: Final = frozenset(
-    {
-        "glob",
-        "iterdir",
-        "listdir",
-        "load",
-        "load_file",
-        "open",
-        "read_bytes",
-        "read_csv",
-        "read_json",
-        "read_text",
-        "rglob",
-        "scandir",
-    }
-)
+_READERS: Final = words("""
+    glob iterdir listdir load load_file open read_bytes read_csv read_json read_text rglob scandir
+""")
 
 
 def _opened(statements: Sequence[ast.stmt], path: str) -> ast.Call | None:
@@ -299,25 +286,9 @@ def _handed_on(body: Sequence[ast.stmt], rest: Sequence[ast.stmt], name: str) ->
 _SAYS: Final = re.compile(r"log|warn|print|format|^(?:str|repr|bool|super)$", re.IGNORECASE)
 
 
-_TAKE_SOMETHING: Final = frozenset(
-    {
-        "Path",
-        "enumerate",
-        "float",
-        "get_rank",
-        "get_world_size",
-        "int",
-        "isinstance",
-        "len",
-        "listdir",
-        "makedirs",
-        "open",
-        "reversed",
-        "sorted",
-        "tqdm",
-        "zip",
-    }
-)
+_TAKE_SOMETHING: Final = words("""
+    Path enumerate float get_rank get_world_size int isinstance len listdir makedirs open reversed sorted tqdm zip
+""")
 """Calls that nobody makes with nothing on purpose."""
 _AVAILABLE: Final = re.compile(
     r"is_(?:\w+_)?(?:available|installed)|_*(?:HAS|HAVE|SUPPORTS)_\w+|\w+_(?:AVAILABLE|INSTALLED)"
@@ -376,8 +347,11 @@ def _named_by_the_error(test: ast.expr, raised: ast.Raise, kind: str, text: str)
     words = last_word(name).replace("_", " ")
     if is_none and raised.cause is not None and ast.unparse(raised.cause) == name:
         yield f"raises from `{name}` where it is None"
-    flag = re.escape(last_word(_plain_name(test)).strip("_").replace("_", " "))
-    if flag and re.search(rf"\b{flag}[`'\"]? (?:must|has to|should) be (?:true|set|enabled)\b", _squashed(text, " ")):
+    asked = test.args[0] if isinstance(test, ast.Call) and last_name(test.func) == "get" and test.args else None
+    option = _plain_name(test) or (str(asked.value) if isinstance(asked, ast.Constant) else "")
+    flag = re.escape(last_word(option).strip("_").replace("_", " "))
+    on = rf"\b{flag} (?:must|has to|should) be (?:true|set|enabled)\b|\b(?:must|please|should) enable {flag}\b"
+    if flag and re.search(on, _squashed(text, " ")):
         yield f"says that `{ast.unparse(test)}` must be true where it is"
     plain = text.replace("_", " ")
     if is_none and kind == "NotImplementedError" and _UNSUPPORTED.search(text) and words in plain.lower():
@@ -424,15 +398,6 @@ def _plain_name(node: ast.expr) -> str:
     return ast.unparse(node) if named else ""
 
 
-def _following(module: Module, node: ast.stmt) -> list[ast.stmt]:
-    parent = module.parents.get(node)
-    for field in ("body", "orelse", "finalbody"):
-        block = getattr(parent, field, None)
-        if isinstance(block, list) and node in block:
-            return block[block.index(node) + 1 :]
-    return []
-
-
 _ARITHMETIC: Final = (ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Pow)
 
 
@@ -471,7 +436,15 @@ def _first_use(module: Module, body: Sequence[ast.stmt], name: str, exact: str =
         )
         if may_set and (attribute or not own):
             return None
-        ends = isinstance(statement, ast.Return | ast.Raise | ast.If)
+        ends = isinstance(statement, ast.Return | ast.Raise)
+        # What a branch does in between does not matter, if it comes back and leaves the name alone.
+        branches = [statement.body, statement.orelse] if isinstance(statement, ast.If) else []
+        if branches and name not in map(ast.unparse, nodes_in(head, ast.expr)):
+            inside = [used for each in branches if (used := _first_use(module, each, name, exact)) is not None]
+            if inside:
+                return inside[0]
+        said = [one for each in branches for one in nodes_in(each, ast.stmt, ast.expr)]
+        ends |= any(isinstance(each, LEAVES) or ast.unparse(each) == name for each in said)
         if ends or any(ast.unparse(each) in {name, exact} for each in others):
             return None
     return None
@@ -619,10 +592,23 @@ def _target(module: Module, side: Side, call: ast.Call) -> dict[str, bool] | Non
     """Return what `_positional` returns of a function of ours that is called by name, or of a method of the same
     class, without its self."""
     func, around = call.func, module.function_of(call)
-    if isinstance(func, ast.Attribute) and ast.unparse(func.value) == "super()" and isinstance(around, Function):
-        # A method takes what the one takes that it overrides; constructors are each as they like.
-        same = around.name == func.attr and around.name != "__init__"
-        return dict.fromkeys(_positional(around, bound=True), False) if same else None
+    owner = module.class_of(around) if around is not None else None
+    if isinstance(func, ast.Attribute) and ast.unparse(func.value) == "super()" and owner is not None:
+        above = [each for _, one in side.lineage(module, owner)[0][1:] for each in one.body]
+        overridden = (each for each in above if isinstance(each, Function) and each.name == func.attr)
+        if (found := next(overridden, None)) is not None:
+            return _positional(found, bound=True)
+    if isinstance(func, ast.Attribute) and isinstance(around, Function) and not module.methods_called(call):
+        # A method takes what the one takes that it overrides, and so does what a function of the same name hands two
+        # parameters of one kind to; constructors are each as they like.
+        above = ast.unparse(func.value) == "super()"
+        own = _positional(around, bound=owner is not None)
+        kinds = {each.arg: ast.unparse(each.annotation) if each.annotation else "" for each in around.args.args}
+        told = [kind for kind in kinds.values() if kind]
+        # Who hands on everything means each of them.
+        whole = above or (len(own) > 2 and sorted(_argument_names(call)) == sorted(own))
+        names = [each if whole or told.count(kinds.get(each, "")) > 1 else f"{at}" for at, each in enumerate(own)]
+        return dict.fromkeys(names, False) if around.name == func.attr != "__init__" else None
     found = reached(module, side, call)
     if found is None:
         return None

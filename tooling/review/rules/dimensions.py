@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tooling.python.module import keyword, last_name, nodes_in, own_nodes
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import STRICTER, blocks, dimension, number_of, operand
+from tooling.review.rules.readings import STRICTER, blocks, dimension, number_of, operand, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,41 +153,10 @@ def odd_twin(module: Module, _side: Side) -> Iterator[Hit]:
 
 
 _PLAIN: Final = (ast.Assign, ast.AugAssign, ast.Expr, ast.Return)
-_ENDS: Final = frozenset(
-    [
-        "col",
-        "cols",
-        "column",
-        "end",
-        "first",
-        "h",
-        "height",
-        "hi",
-        "high",
-        "higher",
-        "k",
-        "last",
-        "left",
-        "lo",
-        "low",
-        "lower",
-        "max",
-        "min",
-        "next",
-        "prev",
-        "q",
-        "right",
-        "row",
-        "rows",
-        "start",
-        "upper",
-        "v",
-        "w",
-        "width",
-        "x",
-        "y",
-    ]
-)
+_ENDS: Final = words("""
+    col cols column end first h height hi high higher k last left lo low lower max min next prev q right row rows
+    start upper v w width x y
+""")
 """Words of things that are on two sides of a bound, or lie along two dimensions."""
 
 
@@ -308,25 +277,28 @@ def index_elsewhere(module: Module, _side: Side) -> Iterator[Hit]:
         grown = index.args[0] if index.args else keyword(index, "dim")
         if last_name(index.func) == "unsqueeze" and grown is not None and {ast.unparse(grown), str(dim)} == {"-1", "0"}:
             yield call, f"`gather` along {dim}, with an index that has one entry along {ast.unparse(grown)}"
+    for call in module.nodes(ast.Call):
+        of = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "unsqueeze" else None
+        inner = of.args[0] if isinstance(of, ast.Call) and len(of.args) == 1 else None
+        dims = [
+            number_of((*each.args, keyword(each, "dim"))[0]) for each in (inner, call) if isinstance(each, ast.Call)
+        ]
+        if isinstance(inner, ast.Call) and last_name(inner.func) == "squeeze" and len(set(dims)) == 2 and 0 in dims:
+            yield inner, f"dimension {dims[0]} is taken away, and {dims[1]} put back"
     for ratio in (each for each in module.nodes(ast.BinOp) if isinstance(each.op, ast.Div)):
         total, counts = (_sum_in(each) for each in (ratio.left, ratio.right))
         text = ast.unparse(ratio.right)
         for made in own_nodes(module.function_of(ratio), ast.Assign) if total is not None and counts is None else ():
             if re.search(rf"\b{re.escape(ast.unparse(made.targets[0]))}\b", text) and _sum_in(made.value) is made.value:
                 counts = _sum_in(made.value)
-        if (dims := _unlike(total, counts)) and counts is not None and "mask" in ast.unparse(counts):
+        dims = [dimension(each) for each in (total, counts) if each is not None]
+        known = len(set(dims) - {None}) == 2 and 0 in dims
+        if known and counts is not None and "mask" in ast.unparse(counts):
             yield ratio, f"sums along {dims[0]} are divided by counts along {dims[1]}"
 
 
 def _sum_in(node: ast.expr) -> ast.Call | None:
     return next((each for each in nodes_in(node, ast.Call) if last_name(each.func) == "sum"), None)
-
-
-def _unlike(one: ast.Call | None, other: ast.Call | None) -> tuple[int, int] | None:
-    """Return the dimensions of two calls where they differ for certain: one is the first."""
-    dims = [dimension(each) if each is not None else None for each in (one, other)]
-    first, second = dims
-    return (first, second) if first is not None and second is not None and first != second and 0 in dims else None
 
 
 RULES: Final = (

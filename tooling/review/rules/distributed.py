@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, names_in, nodes_in, own_nodes, parameters
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import LEAVES, reached
+from tooling.review.rules.readings import LEAVES, neighbours, reached, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,34 +18,16 @@ if TYPE_CHECKING:
     from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
-COLLECTIVES = frozenset(
-    [
-        "all_gather",
-        "all_gather_into_tensor",
-        "all_gather_object",
-        "all_reduce",
-        "all_to_all",
-        "all_to_all_single",
-        "barrier",
-        "broadcast",
-        "broadcast_object_list",
-        "gather",
-        "gather_object",
-        "monitored_barrier",
-        "reduce",
-        "reduce_scatter",
-        "reduce_scatter_tensor",
-        "scatter",
-        "scatter_object_list",
-    ]
-)
+COLLECTIVES = words("""
+    all_gather all_gather_into_tensor all_gather_object all_reduce all_to_all all_to_all_single barrier broadcast
+    broadcast_object_list gather gather_object monitored_barrier reduce reduce_scatter reduce_scatter_tensor scatter
+    scatter_object_list
+""")
 _FIRST_RANK = frozenset({"is_main_process", "is_rank_zero", "is_rank_0", "is_main_rank", "is_global_zero", "is_master"})
 _RANK = re.compile(r"_*(?P<of>.*?)_?rank")
 _PART_OF_A_NODE = frozenset({"local", "node", "in_node"})
 _GROUP = re.compile(r"_*(?P<of>.*?)_?(?:process_group|group|pg)")
-_OF_A_MESH = re.compile(
-    r"(^|_)(dp|tp|cp|pp|sp|ep|fsdp|hsdp|data_parallel|tensor_parallel|model_parallel|shard|mesh)(_|$)"
-)
+_OF_A_MESH = re.compile(r"(^|_)(dp|tp|cp|pp|sp|ep|mp|fsdp|hsdp|\w+_parallel|shard|mesh)(_|$)")
 """Names of groups that each rank is in: rank 0 of the job is never alone in one."""
 _MEETS_ALL = re.compile(r"^(all_gather|all_reduce|all_to_all|barrier|monitored_barrier|reduce_scatter)")
 _OWN_DATA = re.compile(
@@ -98,11 +80,12 @@ def group_not_forwarded(module: Module, side: Side) -> Iterator[Hit]:
 
 
 def group_parameter(function: Function) -> str:
-    """Return the parameter that is a process group; "" if there is none."""
-    given = next((name for name in _GROUP_PARAMETERS if name in parameters(function)), "")
-    found = next((each for each in [*function.args.args, *function.args.kwonlyargs] if each.arg == given), None)
-    annotation = ast.unparse(found.annotation) if found is not None and found.annotation is not None else "Any"
-    return given if "Group" in annotation or "Any" in annotation else ""
+    """Return the parameter that is a process group, by its name or its annotation; "" if there is none, or several."""
+    given = [*function.args.args, *function.args.kwonlyargs]
+    said = {each.arg: ast.unparse(each.annotation) if each.annotation else "Any" for each in given}
+    named = [name for name in _GROUP_PARAMETERS if re.search(r"Group|Any", said.get(name, ""))]
+    named = named or [name for name, annotation in said.items() if re.search(r"\bProcessGroup\b", annotation)]
+    return named[0] if len(named) == 1 else ""
 
 
 def for_none(module: Module, node: ast.AST, name: str) -> bool:
@@ -146,7 +129,7 @@ def _called_rank(call: ast.Call) -> str | None:
     return None
 
 
-def _is_of_group(whose: str, call: ast.Call, name: str) -> bool:
+def _is_of_group(whose: str, call: ast.Call, name: str, *, alone: bool) -> bool:
     """Tell whether the ranks that a condition tells apart all belong to the group of a collective.
 
     `if tp_rank == 0: broadcast(x, group=dp_group)` is right: whole groups come, or none of their ranks.
@@ -157,7 +140,11 @@ def _is_of_group(whose: str, call: ast.Call, name: str) -> bool:
     if group is None:
         return False
     said = ast.unparse(group)
-    if whose == "" and _MEETS_ALL.match(name) and _OF_A_MESH.search(said.replace(".", "_").replace('"', "_")):
+    if (
+        whose == ""
+        and (alone or _MEETS_ALL.match(name))
+        and _OF_A_MESH.search(said.replace(".", "_").replace('"', "_"))
+    ):
         return True
     if whose.startswith("="):
         return said == whose[1:]
@@ -167,6 +154,13 @@ def _is_of_group(whose: str, call: ast.Call, name: str) -> bool:
         group = group.func
     of = _GROUP.fullmatch(last_name(group)) if isinstance(group, ast.Name | ast.Attribute) else None
     return of is not None and of["of"] == whose
+
+
+def _is_one_rank(test: ast.expr, *, holds: bool) -> bool:
+    """Whether one rank of the whole job is alone where a condition holds, or does not: `dist.get_rank() == 0`."""
+    asked = test.left if isinstance(test, ast.Compare) and asked_rank(test) == "" else None
+    one = isinstance(asked, ast.Call) and last_name(asked.func) == "get_rank"
+    return one and isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq if holds else ast.NotEq)
 
 
 def _collectives_in(module: Module, body: list[ast.stmt]) -> dict[str, ast.Call]:
@@ -185,7 +179,8 @@ def rank_branch(module: Module, _side: Side) -> Iterator[Hit]:
         for name, call in (*first.items(), *second.items()):
             if (name in first and name in second) or (paired & {name} and second):
                 continue
-            if _is_of_group(whose, call, name):
+            alone = _is_one_rank(node.test, holds=call in first.values())
+            if _is_of_group(whose, call, name, alone=alone):
                 yield call, f"`{name}` runs under `if {ast.unparse(node.test)}` only"
 
 
@@ -216,7 +211,9 @@ def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Hit]:
         whose = asked_rank(leaving.test) if leaving is not None else None
         calls = _collectives_in(module, [statement]).items() if whose is not None else ()
         for name, call in calls:
-            if leaving is not None and whose is not None and _is_of_group(whose, call, name):
+            if leaving is None or whose is None:
+                continue
+            if _is_of_group(whose, call, name, alone=_is_one_rank(leaving.test, holds=False)):
                 yield _left(leaving, name)
         ends = isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], LEAVES)
         alone = isinstance(statement, ast.If) and ends and _nothing_of_its_own(statement)
@@ -386,7 +383,13 @@ _OF_AN_AXIS: Final = re.compile(
 
 def group_of_axis_unnamed(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a collective of all ranks whose list has one entry for each rank of one axis, which runs where that axis is
-    longer than one, or beside a group that the function looks up and does not use."""
+    longer than one, or beside a group that the function looks up and does not use; and one that sends what only
+    `if mesh.get_local_rank() == 0` has set."""
+    for one, other in neighbours(module):
+        test = ast.unparse(one.test) if isinstance(one, ast.If) else ""
+        for name, call in _collectives_in(module, [other]).items() if "get_local_rank()" in test else ():
+            if not group_given(call, name) and names_in(call.args[:1]) & names_in(one):
+                yield call, f"`{name}` meets all ranks, where `{test}` asks for one of a mesh"
     for function in module.functions():
         nodes = own_nodes(function)
         calls = [each for each in nodes if isinstance(each, ast.Call) and collective(module, each)]

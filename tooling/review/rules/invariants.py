@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, names_in, nodes_in, own_nodes, parameters
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import key_of, operand
+from tooling.review.rules.readings import key_of, operand, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,24 +149,10 @@ _NAMED = re.compile(
     r"^_?(?:score|grade|verify|compute_score|reward)_(?:answer|completion|item|one|output|response|row|sample|solution)s?$"
 )
 """Names that say that a reward is returned, and not something about one: `score_port`, `load_scores`."""
-_FAILURES = frozenset(
-    [
-        "BaseException",
-        "ClientError",
-        "ConnectionError",
-        "Exception",
-        "HTTPError",
-        "ImportError",
-        "OSError",
-        "OutOfMemoryError",
-        "RequestException",
-        "RuntimeError",
-        "Timeout",
-        "TimeoutError",
-        "TimeoutException",
-        "TimeoutExpired",
-    ]
-)
+_FAILURES = words("""
+    BaseException ClientError ConnectionError Exception HTTPError ImportError OSError OutOfMemoryError
+    RequestException RuntimeError Timeout TimeoutError TimeoutException TimeoutExpired
+""")
 """What happens to the process that scores, whatever the answer is."""
 _PARSING = frozenset(
     ["strip", "split", "findall", "search", "match", "group", "parse", "loads", "lower", "replace", "index"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, last_name, nodes_in, own_nodes, parameters
 from tooling.review.records import Rule, Severity
+from tooling.review.rules.readings import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,53 +19,15 @@ if TYPE_CHECKING:
     from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
-_OF_TENSORS: Final = frozenset(
-    [
-        "abs",
-        "backward",
-        "clamp",
-        "clone",
-        "cpu",
-        "cuda",
-        "detach",
-        "exp",
-        "float",
-        "item",
-        "log",
-        "long",
-        "max",
-        "mean",
-        "min",
-        "numpy",
-        "reshape",
-        "sqrt",
-        "squeeze",
-        "sum",
-        "to",
-        "tolist",
-        "unsqueeze",
-        "view",
-    ]
-)
+_OF_TENSORS: Final = words("""
+    abs backward clamp clone cpu cuda detach exp float item log long max mean min numpy reshape sqrt squeeze sum to
+    tolist unsqueeze view
+""")
 """Methods of tensors that no Python number has."""
-_LOADED_LATER: Final = frozenset(
-    [
-        "concurrent.futures",
-        "http.client",
-        "http.server",
-        "importlib.metadata",
-        "importlib.resources",
-        "importlib.util",
-        "logging.config",
-        "logging.handlers",
-        "unittest.mock",
-        "urllib.error",
-        "urllib.parse",
-        "urllib.request",
-        "xml.dom",
-        "xml.etree",
-    ]
-)
+_LOADED_LATER: Final = words("""
+    concurrent.futures http.client http.server importlib.metadata importlib.resources importlib.util logging.config
+    logging.handlers unittest.mock urllib.error urllib.parse urllib.request xml.dom xml.etree
+""")
 """Modules that importing their package does not load."""
 _LOADED_BY: Final = {
     "http.cookiejar": ("http.client", "urllib.error", "urllib.parse", "urllib.request"),
@@ -119,15 +82,12 @@ def version_as_text(module: Module, _side: Side) -> Iterator[Hit]:
         ordered = any(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in node.ops)
         texts = [each.value for each in sides if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         # `str(torch.__version__)` is a text whatever it was.
-        plain = [each.args[0] if isinstance(each, ast.Call) and _is_str(each) else each for each in sides]
+        read = {each: each.args for each in sides if isinstance(each, ast.Call) and ast.unparse(each.func) == "str"}
+        plain = [read[each][0] if len(read.get(each, ())) == 1 else each for each in sides]
         made = [each for each in sides if each not in plain]
         named = [module.dotted(each) for each in plain if last_name(each) == "__version__"]
         if ordered and texts and named and (made or "torch.__version__" not in named):
             yield node, f"`{ast.unparse(node)}` compares letters, not versions"
-
-
-def _is_str(call: ast.Call) -> bool:
-    return isinstance(call.func, ast.Name) and call.func.id == "str" and len(call.args) == 1
 
 
 def zero_as_missing(module: Module, _side: Side) -> Iterator[Hit]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes, parameters
 from tooling.python.symbols.calls import why_refused, written_signature
 from tooling.review.records import Place, Rule, Severity
+from tooling.review.rules.readings import words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,105 +35,23 @@ _ALWAYS = frozenset(dir(builtins)) | {
 _OBJECT = frozenset(dir(object)) | {"__dict__", "__name__", "__qualname__", "__slots__"}
 _SETS: Final = ("torch.utils.data.Dataset", "torch.utils.data.IterableDataset")
 _PLAIN: Final = ("object", "ABC", "abc.ABC", "Generic", "typing.Generic", "typing.Protocol", *_SETS)
-_OF_MODULES: Final = frozenset(
-    {
-        "T_destination",
-        "_apply",
-        "_buffers",
-        "_call_impl",
-        "_forward_hooks",
-        "_get_name",
-        "_load_from_state_dict",
-        "_modules",
-        "_named_members",
-        "_parameters",
-        "_register_load_state_dict_pre_hook",
-        "_register_state_dict_hook",
-        "_save_to_state_dict",
-        "_version",
-        "add_module",
-        "apply",
-        "bfloat16",
-        "buffers",
-        "children",
-        "compile",
-        "cpu",
-        "cuda",
-        "double",
-        "eval",
-        "extra_repr",
-        "float",
-        "forward",
-        "get_buffer",
-        "get_extra_state",
-        "get_parameter",
-        "get_submodule",
-        "half",
-        "load_state_dict",
-        "modules",
-        "named_buffers",
-        "named_children",
-        "named_modules",
-        "named_parameters",
-        "parameters",
-        "register_backward_hook",
-        "register_buffer",
-        "register_forward_hook",
-        "register_forward_pre_hook",
-        "register_full_backward_hook",
-        "register_full_backward_pre_hook",
-        "register_load_state_dict_post_hook",
-        "register_load_state_dict_pre_hook",
-        "register_module",
-        "register_parameter",
-        "register_state_dict_post_hook",
-        "register_state_dict_pre_hook",
-        "requires_grad_",
-        "set_extra_state",
-        "set_submodule",
-        "share_memory",
-        "state_dict",
-        "to",
-        "to_empty",
-        "train",
-        "training",
-        "type",
-        "xpu",
-        "zero_grad",
-    }
-)
-_OF_MODELS: Final = frozenset(
-    {
-        "construct",
-        "copy",
-        "dict",
-        "fields",
-        "from_orm",
-        "json",
-        "model_computed_fields",
-        "model_config",
-        "model_construct",
-        "model_copy",
-        "model_dump",
-        "model_dump_json",
-        "model_extra",
-        "model_fields",
-        "model_fields_set",
-        "model_json_schema",
-        "model_post_init",
-        "model_rebuild",
-        "model_validate",
-        "model_validate_json",
-        "model_validate_strings",
-        "parse_file",
-        "parse_obj",
-        "parse_raw",
-        "schema",
-        "schema_json",
-        "update_forward_refs",
-        "validate",
-    }
-)
+_OF_MODULES: Final = words("""
+    T_destination _apply _buffers _call_impl _forward_hooks _get_name _load_from_state_dict _modules _named_members
+    _parameters _register_load_state_dict_pre_hook _register_state_dict_hook _save_to_state_dict _version add_module
+    apply bfloat16 buffers children compile cpu cuda double eval extra_repr float forward get_buffer get_extra_state
+    get_parameter get_submodule half load_state_dict modules named_buffers named_children named_modules
+    named_parameters parameters register_backward_hook register_buffer register_forward_hook
+    register_forward_pre_hook register_full_backward_hook register_full_backward_pre_hook
+    register_load_state_dict_post_hook register_load_state_dict_pre_hook register_module register_parameter
+    register_state_dict_post_hook register_state_dict_pre_hook requires_grad_ set_extra_state set_submodule
+    share_memory state_dict to to_empty train training type xpu zero_grad
+""")
+_OF_MODELS: Final = words("""
+    construct copy dict fields from_orm json model_computed_fields model_config model_construct model_copy
+    model_dump model_dump_json model_extra model_fields model_fields_set model_json_schema model_post_init
+    model_rebuild model_validate model_validate_json model_validate_strings parse_file parse_obj parse_raw schema
+    schema_json update_forward_refs validate
+""")
 FOREIGN: Final[dict[str, frozenset[str]]] = {
     **{name: frozenset(dir(kind)) - _OBJECT for name, kind in vars(builtins).items() if type(kind) is type},
     **dict.fromkeys(_PLAIN, frozenset()),

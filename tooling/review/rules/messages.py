@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from tooling.review.records import Hit
     from tooling.review.repository.side import Side
 
-_PLACEHOLDER: Final = re.compile(r"(?<!\{)\{([A-Za-z_]\w*)(?:[.\[][^{}]*)?(?:![rsa])?(?::[^{}]*)?\}(?!\})")
+_PLACEHOLDER: Final = re.compile(
+    r"(?<!\{)\{(?:len\()?([A-Za-z_]\w*)(?:[.\[)][^{}]*)?(?:![rsa])?(?::(?! ?[a-z]{2})[^{}]*)?\}(?!\})"
+)
 _SPEAKS_OF_BRACES: Final = re.compile(r"template|placeholder|pattern|\.format\b|literal|contain|syntax", re.IGNORECASE)
 _NAMED: Final = r"getLogger\(f?[\"']"
 _LEVELS: Final = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _PROGRAM: Final = re.compile(
-    r"(^|/)(scripts?|examples?|benchmarks?|tools?|cli|commands|demo|bin|recipes?)/|(^|/)(cli|__main__|setup)\.py$"
+    r"(^|/)(scripts?|examples?|benchmarks?|cli|commands|demo|bin|recipes?)/|^tools?/|(^|/)(cli|__main__|setup)\.py$"
 )
 
 
@@ -39,6 +41,7 @@ def literal_placeholders(module: Module, _side: Side) -> Iterator[Hit]:
             continue
         own = {each.id for each in own_nodes(function, ast.Name) if isinstance(each.ctx, ast.Store)}
         own |= {each.name for each in own_nodes(function, ast.ExceptHandler) if each.name}
+        own |= set(module.values) if isinstance(module.parents[node], ast.AugAssign) else set()
         # "the text must contain {prompt}" speaks of the braces themselves.
         spoken_of = _SPEAKS_OF_BRACES.search(node.value)
         if names <= own | set(parameters(function)) and not spoken_of:
@@ -49,8 +52,10 @@ def _is_message(module: Module, node: ast.Constant) -> bool:
     """Whether a string, or the concatenation that it is part of, is raised, logged or printed."""
     child: ast.AST = node
     parent = module.parents.get(node)
-    while isinstance(parent, ast.BinOp | ast.JoinedStr):
+    while isinstance(parent, ast.BinOp | ast.JoinedStr | ast.IfExp):
         child, parent = parent, module.parents.get(parent)
+    if isinstance(parent, ast.Assert):
+        return not isinstance(child, ast.JoinedStr)
     if isinstance(child, ast.JoinedStr) or not isinstance(parent, ast.Call) or child not in parent.args:
         return False
     if isinstance(module.parents.get(parent), ast.Raise) or last_name(parent.func) == "print":
@@ -69,6 +74,7 @@ _OF_OTHERS: Final = re.compile(r"\\|[$@^]\{")
 def _is_given(module: Module, node: ast.Constant) -> bool:
     """Whether a string goes somewhere as it stands, in a file that fills in no template; a route is one."""
     parent = module.parents.get(node)
+    parent = module.parents.get(parent) if isinstance(parent, ast.IfExp) else parent
     if any(isinstance(each, ast.Call) and each.keywords for each in module.around(node)):
         return False
     route = isinstance(module.parents[parent], Function) if isinstance(parent, ast.Call) else False
@@ -76,8 +82,15 @@ def _is_given(module: Module, node: ast.Constant) -> bool:
     fills = any(word in module.text for word in (".format", "replace(", "Template"))
     stored = isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Subscript)
     part = isinstance(parent, ast.Tuple) and isinstance(module.parents[parent], ast.Call)
-    kept = handed or stored or part or isinstance(parent, ast.BoolOp | ast.BinOp)
+    kept = handed or stored or part or isinstance(parent, ast.BoolOp | ast.BinOp | ast.Subscript)
+    # `tag = "{version}"`, and no name that says that something is filled in
+    named = last_name(parent.targets[0]) if isinstance(parent, ast.Assign) else ""
+    named = last_name(parent.target) if isinstance(parent, ast.AugAssign) else named
+    kept |= bool(named) and not _FILLED.search(named)
     return kept and not fills and not _OF_OTHERS.search(str(node.value))
+
+
+_FILLED: Final = re.compile(r"template|prompt|pattern|format|fmt|placeholder|regex|key|query|instruction|[A-Z]$")
 
 
 def print_in_library(module: Module, side: Side) -> Iterator[Hit]:
@@ -86,15 +99,21 @@ def print_in_library(module: Module, side: Side) -> Iterator[Hit]:
     calls = list(module.nodes(ast.Call))
     printed = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id == "print"]
     printed = [each for each in printed if not any(given.arg == "file" for given in each.keywords)]
-    if not printed or "__main__" in module.text or _PROGRAM.search(module.path):
+    few = 0 < len(printed) < FEW and not _PROGRAM.search(module.path)
+    logs = [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr in _LEVELS]
+    logs = [each for each in logs if LOGGER.match(last_name(getattr(each.func, "value", None)))]
+    where = [module.function_of(each) for each in logs] if few else []
+    beside = [each for each in printed if each.args and where.count(module.function_of(each)) >= len(printed)]
+    beside = [each for each in beside if isinstance(each.args[0], ast.Constant | ast.JoinedStr)]
+    yield from ((each, "`print` in a function that logs") for each in beside)
+    if beside or not printed or "__main__" in module.text or _PROGRAM.search(module.path):
         return
     around = {each: getattr(module.function_of(each), "name", "") for each in printed}
     printed = [each for each in printed if not _SHOWS.search(around[each])]
     if not printed:
         return
     loggers = [name for name in module.bindings if LOGGER.match(name)]
-    called = [each.func for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr in _LEVELS]
-    logged = sum(bool(LOGGER.match(last_name(each.value))) for each in called)
+    logged = len(logs)
     first = min(printed, key=lambda each: each.lineno)
     made = [last_name(each.targets[0]) for each in module.nodes(ast.Assign) if module.function_of(each) is None]
     read = {each.id for each in module.nodes(ast.Name) if isinstance(each.ctx, ast.Load)}
@@ -107,6 +126,10 @@ def print_in_library(module: Module, side: Side) -> Iterator[Hit]:
         yield first, f"`print` in a package that logs through `{own}`"
     elif not logged and _logs(module, side):
         yield first, "`print` in a package whose modules log"
+
+
+FEW: Final = 3
+"""From that many on, a file prints on purpose."""
 
 
 _SHOWS: Final = re.compile(r"(^|_)(print|show|display|dump|help|main|log|report|summary|debug)(_|$)|^pprint|^__\w+main")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes
-from tooling.review.records import Rule, Severity
+from tooling.python.module import Function, last_name, names_in, nodes_in, own_nodes, parameters
+from tooling.review.records import Rule, Severity, is_test
 from tooling.review.rules.distributed import collective
-from tooling.review.rules.readings import is_expected, operand
+from tooling.review.rules.readings import is_expected, key_of, operand, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,41 +21,15 @@ if TYPE_CHECKING:
 
 _MASK = re.compile(r"(^|_)mask(s|ed)?($|_)|^m$")
 _HOT = re.compile(r"^(forward|backward|step|optimizer_step)$|(^|_)(train_batch|train_step|training_step|loss_fn)$")
-_PURE = frozenset(
-    [
-        "clamp",
-        "contiguous",
-        "cumsum",
-        "detach",
-        "expand",
-        "masked_fill",
-        "masked_select",
-        "permute",
-        "squeeze",
-        "unsqueeze",
-    ]
-)
+_PURE = words("""
+    clamp contiguous cumsum detach expand masked_fill masked_select permute squeeze unsqueeze
+""")
 _PLATFORM = re.compile(r"^current_(platform|accelerator|device_type)$")
 _OF_PLATFORMS = re.compile(r"platform|cuda|(^|/)tools?/|profil")
-_PURE_TEXT = frozenset(
-    [
-        "difference",
-        "endswith",
-        "intersection",
-        "isdisjoint",
-        "issubset",
-        "issuperset",
-        "lower",
-        "lstrip",
-        "removeprefix",
-        "removesuffix",
-        "rstrip",
-        "startswith",
-        "strip",
-        "symmetric_difference",
-        "upper",
-    ]
-)
+_PURE_TEXT = words("""
+    difference endswith intersection isdisjoint issubset issuperset lower lstrip removeprefix removesuffix rstrip
+    startswith strip symmetric_difference upper
+""")
 
 
 _CASTS = frozenset({"bfloat16", "bool", "flatten", "float", "int", "long", "reshape", "to", "view"})
@@ -114,6 +89,9 @@ def unmasked_numerator(module: Module, _side: Side) -> Iterator[Hit]:
         # What is multiplied by a mask elsewhere, and not for good, is not masked by itself.
         bare = any(ast.unparse(each.left) == text and _MASKS.search(ast.unparse(each.right)) for each in products)
         bare &= not any(_MASKS.search(ast.unparse(each)) for each in _given(function, text))
+        # `masked_mean(x, m)` in another branch
+        pairs = [[ast.unparse(one) for one in each.args] for each in own_nodes(function, ast.Call)]
+        bare |= any([text, ast.unparse(counted)] == each[:2] for each in pairs)
         if bare or not _is_masked(summed, function):
             yield node, f"`{text}` is summed whole, and divided by a count of the mask"
 
@@ -159,7 +137,7 @@ def _root(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _is_masked(value: ast.expr, function: Function, depth: int = 5) -> bool:
+def _is_masked(value: ast.expr, function: Function, depth: int = 8) -> bool:
     """Whether an expression, or what its names were given, speaks of a mask. What nobody gave is as it came."""
     if _SELECTS.search(ast.unparse(value)):
         return True
@@ -204,12 +182,17 @@ _OF_TENSORS: Final = frozenset(
 )
 
 
+_TENSOR_KEYS: Final = re.compile(r"(?:^|_)(?:ids|labels|logits|logp(?:rob)?s|mask|position_ids)$")
+
+
 def is_tensor(module: Module, node: ast.expr) -> bool:
     """Whether the function around says that something is a tensor: by an annotation, by what it asks of it, or since
     it is sent to other ranks."""
     if isinstance(node, ast.Attribute) and node.attr in {"data", "grad"}:
-        return "param" in last_name(node.value)
+        return bool(re.search(r"param|buffer|weight", last_name(node.value)))
     function, name = module.function_of(node), ast.unparse(node)
+    if isinstance(node, ast.Subscript):
+        return bool(_TENSOR_KEYS.search(key_of(node)))
     if not isinstance(function, Function) or not isinstance(node, ast.Name | ast.Attribute):
         return False
     given = [*function.args.args, *function.args.kwonlyargs]
@@ -249,14 +232,9 @@ def one_kind_of_device(module: Module, side: Side) -> Iterator[Hit]:
         platform = "current_platform" if "current_platform" in (side.text(owner) or "") else ""
     for node in module.nodes(ast.Call) if platform else ():
         name = module.dotted(node.func)
-        if name.startswith("torch.cuda.") and not _asked_before(module, node):
+        tests = (each.test for each in module.around(node) if isinstance(each, ast.If | ast.IfExp))
+        if name.startswith("torch.cuda.") and not any("cuda" in ast.unparse(each).lower() for each in tests):
             yield node, f"`{name}` is for one kind of device; this module has `{platform}`"
-
-
-def _asked_before(module: Module, node: ast.AST) -> bool:
-    """Whether a condition around the call asks for CUDA."""
-    tests = (each.test for each in module.around(node) if isinstance(each, ast.If | ast.IfExp))
-    return any("cuda" in ast.unparse(test).lower() for test in tests)
 
 
 def histogram_end(module: Module, _side: Side) -> Iterator[Hit]:
@@ -277,7 +255,7 @@ _MODEL: Final = re.compile(r"^_?(?:model|module|ref_model|reward_model|policy|cr
 _TRAINS: Final = frozenset({"backward", "requires_grad_", "step", "zero_grad"})
 
 
-def gradients_kept(module: Module, _side: Side) -> Iterator[Hit]:
+def gradients_kept(module: Module, side: Side) -> Iterator[Hit]:
     """Find an evaluation that runs a model with gradients, and a step that enables what nothing has disabled; in a file
     that knows `no_grad`, and not where callers use it."""
     guarded = [each for each in module.functions() if _mentions(each.decorator_list, _WITHOUT)]
@@ -303,6 +281,11 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Hit]:
         if twin is not None and alone and _TENSORS.search(ast.unparse(function)):
             yield function, f"`{function.name}` keeps what gradients need, and `{twin.name}` beside it does not"
             continue
+        marks = [f"@{ast.unparse(each)}" for each in function.decorator_list]
+        habit = next((each for each in marks if _always_without(module, side, f"{each} {function.name}")), "")
+        if habit and not function.name.startswith("__"):
+            yield function, f"`{function.name}` keeps what gradients need: every other one with `{habit}` does not"
+            continue
         told = ast.get_docstring(function) or ""
         promises = "torch.no_grad()" in told and not re.search(r"\bmust|should|caller|under", told)
         if promises and "torch" in module.imported:
@@ -312,37 +295,32 @@ def gradients_kept(module: Module, _side: Side) -> Iterator[Hit]:
             yield function, f"`{function.name}` keeps what `{ast.unparse(runs.func)}` needs for gradients"
 
 
+_DEFINED: Final = re.compile(r"((?:^[ \t]*@.*\n)*)^[ \t]*(?:async )?def (\w+)", re.MULTILINE)
+
+
+def _always_without(module: Module, side: Side, name: str) -> bool:
+    """Whether another function of that name and decorator runs without gradients, and none with them, in the files that
+    know of it."""
+    if ("without gradients", "") not in side.known:
+        paths = [each for each in side.grep(_WITHOUT, "*.py") if not is_test(each)]
+        side.load(paths)
+        guarded, others = Counter[str](), Counter[str]()
+        for path in paths:
+            for above, called in _DEFINED.findall(side.text(path) or ""):
+                of = guarded if any(each in above for each in _WITHOUT) else others
+                of.update({f"{each} {called}" for each in re.findall(r"@.*", above)})
+        side.known["without gradients", ""] = (guarded, others, frozenset(paths))
+    guarded, others, paths = side.known["without gradients", ""]
+    return bool(guarded[name] and others[name] <= (module.path in paths))
+
+
 _TENSORS: Final = re.compile(
     r"\btorch\.|\.(?:to|copy_|mul_|add_|detach|clone)\(|logits|param|tensor|generate\(|save_pretrained"
 )
-_OTHERWISE: Final = frozenset(
-    {
-        "backward",
-        "build",
-        "config",
-        "create",
-        "eval",
-        "evaluate",
-        "fn",
-        "forward",
-        "grad",
-        "init",
-        "log",
-        "loss",
-        "name",
-        "of",
-        "path",
-        "ref",
-        "save",
-        "server",
-        "setup",
-        "shape",
-        "size",
-        "test",
-        "train",
-        "training",
-    }
-)
+_OTHERWISE: Final = words("""
+    backward build config create eval evaluate fn forward grad init log loss name of path ref save server setup
+    shape size test train training
+""")
 """Words by which the names of functions differ of which one may well need gradients."""
 _ANY_VERB: Final = frozenset({"do", "get", "init", "load", "make", "on", "run", "save", "set", "step", "update"})
 
@@ -357,7 +335,12 @@ def _is_twin(module: Module, one: Function, other: Function) -> bool:
     if not set(short) & set(long) - _ANY_VERB:
         return False
     if len(short) == len(long):
-        return len(differ) == 2 and not differ & _OTHERWISE
+        # `load_model_to_gpu` and `offload_model_to_cpu`
+        return len(differ) in {2, 4 * (len(short) > 3)} and not differ & _OTHERWISE
+    # `get_cumulative_returns(rewards, mask, gamma)` beside one that takes the same
+    shared = set(parameters(one)) & set(parameters(other)) - {"self"}
+    if len(shared) > 2 and short[0] == long[0] and short[-1] == long[-1] and not differ & _OTHERWISE:
+        return True
     looks = _LOOKS.search(one.name) and _LOOKS.search(other.name)
     return bool(looks) and not differ and not (set(long) - set(short)) & _OTHERWISE
 

@@ -133,6 +133,8 @@ def unbound_after_except(module: Module, side: Side) -> Iterator[Hit]:
             names -= {name for each in around if isinstance(each, ast.Global | ast.Nonlocal) for name in each.names}
             for name in sorted(names) if around else ():
                 uses = [each for each in around if isinstance(each, ast.Name) and each.id == name]
+                inner = [each for each in around if isinstance(each, Function) and name not in module.shadowing[each]]
+                uses += [each for each in nodes_in(inner, ast.Name) if each.id == name]
                 before = any(each.lineno < node.lineno and isinstance(each.ctx, ast.Store) for each in uses)
                 read = first_read(module, block[at + 1 :], name) if uses and not before else None
                 if read is not None:

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from tooling.python.module import Module
     from tooling.review.repository.side import Side
 
+
+def words(text: str) -> frozenset[str]:
+    """Return the words of a list that is written as a text."""
+    return frozenset(text.split())
+
+
 LOGGER: Final = re.compile(r"^_?log(ger|ging)?$", re.IGNORECASE)
 LEAVES: Final = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 STRICTER: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
@@ -54,6 +60,16 @@ def neighbours(module: Module) -> Iterator[tuple[ast.stmt, ast.stmt]]:
     return (pair for block in blocks(module) for pair in itertools.pairwise(block))
 
 
+def following(module: Module, node: ast.AST) -> list[ast.stmt]:
+    """Return the statements of a block behind one of them."""
+    parent = module.parents.get(node)
+    for field in ("body", "orelse", "finalbody"):
+        block = getattr(parent, field, None)
+        if isinstance(block, list) and node in block:
+            return block[block.index(node) + 1 :]
+    return []
+
+
 def stored(statements: Iterable[ast.AST]) -> set[str]:
     """Return what statements assign: names, attributes and items, as they are written."""
     nodes = nodes_in(statements, ast.expr)
@@ -66,27 +82,9 @@ def is_local(module: Module, node: ast.AST, name: str) -> bool:
 
 
 LIBRARIES: Final = frozenset({"F", "functional", "jnp", "np", "numpy", "torch"})
-_ALONG: Final = frozenset(
-    {
-        "all",
-        "amax",
-        "amin",
-        "any",
-        "argmax",
-        "argmin",
-        "argsort",
-        "cat",
-        "concat",
-        "cumsum",
-        "gather",
-        "log_softmax",
-        "logsumexp",
-        "mean",
-        "softmax",
-        "stack",
-        "sum",
-    }
-)
+_ALONG: Final = words("""
+    all amax amin any argmax argmin argsort cat concat cumsum gather log_softmax logsumexp mean softmax stack sum
+""")
 """Operations of tensors whose first argument, behind the tensor, is a dimension."""
 
 
@@ -121,11 +119,15 @@ def number_of(node: ast.expr | None) -> int | None:
 
 def reached(module: Module, side: Side, call: ast.Call) -> Function | None:
     """Return the function of ours, or the method of the same class, that a call reaches for certain."""
-    func = call.func
+    func, target = call.func, None
     if isinstance(func, ast.Name):
-        inside = is_local(module, call, func.id)
-        found = side.named(module, func.id) if not inside else None
-        target = found[1] if found is not None and len(module.bindings.get(func.id, ())) == 1 else None
+        bound = module.bindings.get(func.id, [])
+        found = side.named(module, func.id) if len(bound) == 1 and not is_local(module, call, func.id) else None
+        # A function of the one around, which nothing else there is called
+        given = any(each.arg == func.id for each in module.nodes(ast.arg))
+        inside = module.parents.get(bound[0]) if len(bound) == 1 and not given else None
+        target = bound[0] if inside in module.around(call) and isinstance(inside, Function) else None
+        target = found[1] if found is not None else target
     else:
         methods = module.methods_called(call)
         stored = (each for each in module.nodes(ast.Attribute) if isinstance(each.ctx, ast.Store)) if methods else ()

@@ -14,7 +14,7 @@ from tooling.python.source import string_of
 from tooling.python.symbols.calls import why_refused
 from tooling.review.records import Place, Rule, Severity, is_test
 from tooling.review.rules.members import handed_on, members_of, subclasses
-from tooling.review.rules.readings import is_expected
+from tooling.review.rules.readings import is_expected, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -324,21 +324,9 @@ def _entry_suffix(registry: Module, target: str) -> str:
     return ""
 
 
-HEAVY = frozenset(
-    [
-        "datasets",
-        "deepspeed",
-        "flash_attn",
-        "jax",
-        "megatron",
-        "ray",
-        "sglang",
-        "tensorflow",
-        "torch",
-        "transformers",
-        "vllm",
-    ]
-)
+HEAVY = words("""
+    datasets deepspeed flash_attn jax megatron ray sglang tensorflow torch transformers vllm
+""")
 """Packages whose import takes seconds, or that are there only where they can run."""
 _ENOUGH = 3
 """Files that import a package late, before one that does not is an outlier."""

@@ -11,7 +11,7 @@ from tooling.python.module import Function, keyword, last_name, names_in, nodes_
 from tooling.review.records import Place, Rule, Severity
 from tooling.review.repository.pairs import PairedNodes, dumped, pair_modules
 from tooling.review.rules.distributed import collective, group_given
-from tooling.review.rules.readings import LOGGER, NEGATED, STRICTER
+from tooling.review.rules.readings import LOGGER, NEGATED, STRICTER, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,18 +107,9 @@ def await_dropped(comparison: Comparison) -> Iterator[Place]:
             yield Place(path, new.lineno, said)
 
 
-_TAKERS: Final = frozenset(
-    [
-        "as_completed",
-        "create_task",
-        "ensure_future",
-        "gather",
-        "run_coroutine_threadsafe",
-        "shield",
-        "start_soon",
-        "wait",
-    ]
-)
+_TAKERS: Final = words("""
+    as_completed create_task ensure_future gather run_coroutine_threadsafe shield start_soon wait
+""")
 """Calls that coroutines are collected for."""
 
 
@@ -321,26 +312,10 @@ def _negated(one: ast.expr, other: ast.expr) -> bool:
     return sides[0] == sides[1] and NEGATED.get(type(one.ops[0])) is type(other.ops[0])
 
 
-_SYMMETRIC: Final = frozenset(
-    [
-        "add",
-        "allclose",
-        "assertEqual",
-        "assert_close",
-        "equal",
-        "gcd",
-        "hypot",
-        "isclose",
-        "lcm",
-        "logical_and",
-        "logical_or",
-        "max",
-        "maximum",
-        "min",
-        "minimum",
-        "mul",
-    ]
-)
+_SYMMETRIC: Final = words("""
+    add allclose assertEqual assert_close equal gcd hypot isclose lcm logical_and logical_or max maximum min minimum
+    mul
+""")
 """Functions for which the order makes no difference."""
 
 

@@ -82,6 +82,11 @@ def _hides(module: Module, attempt: ast.Try, handler: ast.ExceptHandler) -> bool
         return False
     if any(isinstance(each.body[-1], ast.Raise) and each.body[-1].exc is not None for each in others):
         return True
+    # One that tries the same with other names
+    shapes = {each: re.sub(r"'[^']*'", "", " ".join(map(ast.dump, each.body))) for each in own_nodes(function, ast.Try)}
+    twins = [each for each, shape in shapes.items() if shape == shapes.get(attempt) and each.handlers]
+    if any(isinstance(each.handlers[0].body[-1], ast.Raise) for each in twins):
+        return True
     inside = [each for one in attempt.body for each in (one, *own_nodes(one))]
     manager = any("contextmanager" in last_name(each) for each in function.decorator_list)
     if manager and any(isinstance(each, ast.Yield) for each in inside):
