@@ -47,10 +47,11 @@ from tooling.python.function_bodies import (
     is_lookup,
     record,
     skips,
+    until_named,
 )
 from tooling.python.guard_values import (
     CONDITIONS,
-    PROBES,
+    MAX_DEPTH,
     RAISES,
     GuardClass,
     GuardDefinition,
@@ -62,9 +63,9 @@ from tooling.python.guard_values import (
     InnerScope,
     Listener,
     as_condition,
+    asked_by,
     chosen,
     compared_values,
-    led_to,
     names_in,
 )
 from tooling.python.module import last_name
@@ -78,10 +79,6 @@ if TYPE_CHECKING:
 
     from tooling.python.conditions import ReleaseAnswers
 
-MAX_DEPTH = 3
-"""How many functions and names deep a condition is followed."""
-MAX_NODES = 400
-"""Parts of a definition that are looked at for what it may be about."""
 MAX_PATHS = 16
 """Branches times statements that are followed; more is not a small function."""
 _CONVERSIONS = frozenset({"tuple", "list", "str", "int", "float", "bool", "set", "sorted", "any", "all", "callable"})
@@ -204,6 +201,9 @@ class ConditionReader(ValueEvaluator):
             version = versions.version_of_symbol(found.dotted)
             if version is not None:
                 return self._known(version)
+            if self.side is not None and found.access_path is not None:
+                held = self.side.constant(found.access_path)
+                return found if held is UNKNOWN else held
             return Constant(False) if found.dotted == "typing.TYPE_CHECKING" else found
         own = isinstance(found, GuardClass | GuardObject) and self.side is None  # read only for a release
         return UNKNOWN if found is None or own else found
@@ -367,9 +367,13 @@ class ConditionReader(ValueEvaluator):
             return found  # put on a function
         if isinstance(found, GuardDefinition) and found.function is None and self.side is not None:
             found = self._followed(found)
-        if isinstance(found, GuardClass) and self.side is not None:
+        if isinstance(found, GuardClass | GuardObject) and self.side is not None:
             arguments, named = self.arguments(node)
-            return GuardObject(found, tuple(arguments), tuple(named.items()))
+            if isinstance(found, GuardClass):
+                return GuardObject(found, tuple(arguments), tuple(named.items()))
+            owner, scope, _ = self._having(found, "__call__")
+            method = None if owner is None else function_in(owner, "__call__")
+            return UNKNOWN if method is None else self._followed_call(method, scope, [found, *arguments], named)
         if isinstance(found, GuardDefinition) and found.function is not None:
             return self._inlined(found.function, found.scope, node)
         return self._method(function, node) if isinstance(function, ast.Attribute) else super()._on_call(node)
@@ -464,11 +468,22 @@ class ConditionReader(ValueEvaluator):
         return super()._on_call(node) if found is UNKNOWN and name in BUILTINS else found
 
     def _unskipped(self, decorator: ast.expr) -> object:
-        """When what a decorator stands over is run."""
+        """When what a decorator stands over is run: by what skips it, or by what the function in its place does."""
         made = self.evaluate(decorator)
         if not isinstance(made, GuardSkip):
-            made = self.evaluate(ast.Call(decorator, [ast.Constant(None)], []))
-        return made.unless if isinstance(made, GuardSkip) else UNKNOWN
+            made = self.evaluate(ast.Call(decorator, [ast.Constant(_WORKED)], []))  # type: ignore[arg-type]  # the evaluator takes any value
+        made = self._runs(made)
+        return made.unless if isinstance(made, GuardSkip) else UNKNOWN if made is RAISES else made
+
+    def _runs(self, made: object) -> object:
+        """When a function that stands for a decorated one, which is marked, runs that; other things as they are."""
+        held = made.scope.names if isinstance(made, GuardDefinition) and isinstance(made.scope, InnerScope) else {}
+        name = next((name for name, value in held.items() if value is _WORKED), "")
+        if not isinstance(made, GuardDefinition) or made.function is None or not name:
+            return True if made is _WORKED else made
+        body = [*until_named(made.function.body, name), ast.Return(ast.Constant(False))]
+        reader = ConditionReader(made.scope, self.depth, self.fuel, self.side)
+        return reader._run(body, bound_arguments(made.function, [], {}, reader.evaluate))
 
     def _returns(self, call: ast.expr) -> object:
         """Whether a call of a function of the repository comes back."""
@@ -526,11 +541,8 @@ class ConditionReader(ValueEvaluator):
     ) -> object:
         if self.depth >= MAX_DEPTH or not is_small(function):
             return UNKNOWN
-        return self._inner(scope).returned(function, positional, named)
-
-    def returned(self, function: ast.FunctionDef, positional: Sequence[object], named: dict[str, object]) -> object:
-        """Return what a call with these arguments gives."""
-        result = self._run(function.body, bound_arguments(function, positional, named, self.evaluate))
+        inner = self._inner(scope)
+        result = inner._run(function.body, bound_arguments(function, positional, named, inner.evaluate))
         return UNKNOWN if result is RAISES else result
 
     def _run(self, body: list[ast.stmt], bound: dict[str, object]) -> object:
@@ -542,7 +554,7 @@ class ConditionReader(ValueEvaluator):
         for index, statement in enumerate(body):
             rest = body[index + 1 :]
             if isinstance(statement, ast.Return):
-                return None if statement.value is None else self.evaluate(statement.value)
+                return self._returned(statement.value)
             if statement is _WORKED:
                 self.env[_HANDLERS] = self.env[_HANDLERS][2]  # type: ignore[index]  # `_try` put it there
                 continue
@@ -558,6 +570,10 @@ class ConditionReader(ValueEvaluator):
                 return UNKNOWN
         return None
 
+    def _returned(self, value: ast.expr | None) -> object:
+        made = isinstance(value, ast.Lambda) and GuardDefinition(value, InnerScope(self.scope, self.env))
+        return made or (None if value is None else self.evaluate(value))
+
     def _branched(self, statement: ast.If | ast.For | ast.Try, rest: list[ast.stmt]) -> object:
         if isinstance(statement, ast.Try):
             return self._try(statement, rest)
@@ -572,8 +588,8 @@ class ConditionReader(ValueEvaluator):
         test = self.condition(statement.test)
         if isinstance(test, Constant):
             return self._run([*(statement.body if test.value else statement.orelse), *rest], before)
-        then = self._run([*statement.body, *rest], before)
-        return chosen(test, then, self._run([*statement.orelse, *rest], before))
+        ways = [self._run([*way, *rest], before) for way in (statement.body, statement.orelse)]
+        return chosen(test, *(map(self._runs, ways) if _WORKED in ways else ways))
 
     def _simple(self, statement: ast.stmt) -> bool:
         """Follow a statement without branches; whether it is one that is understood."""
@@ -672,29 +688,13 @@ class Unread:
     def about(self) -> frozenset[str]:
         """See `OpenQuestion`; also by what its names stand for."""
         side = Listener()
-        texts: set[str] = set()
-        seen: set[int] = set()
-        test = parse_expression(self.text)
-        pending: list[tuple[ast.AST, GuardScope, int]] = [] if test is None else [(test, self.scope, 0)]
-        while pending:
-            node, where, depth = pending.pop()
-            seen.add(id(node))
-            parts = [node] if isinstance(node, ast.expr) else []
-            owners = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute)}
-            for each in itertools.islice(ast.walk(node), MAX_NODES):
-                if isinstance(each, ast.Constant) and isinstance(each.value, str):
-                    texts.add(each.value)
-                if isinstance(each, ast.stmt):
-                    parts += [part for part in ast.iter_child_nodes(each) if isinstance(part, ast.expr)]
-                if not isinstance(each, ast.Name | ast.Attribute | ast.Call):
-                    continue
-                name = dotted_name(each)
-                side.asks = side.asks or name.rpartition(".")[2] in PROBES
-                for further, scope in led_to(where, name) if depth < MAX_DEPTH and id(each) not in owners else ():
-                    if id(further) not in seen:
-                        pending.append((further, scope, depth + 1))
+
+        def read(parts: list[ast.expr], where: GuardScope) -> None:
             reader = ConditionReader(where, side=side)
             with contextlib.suppress(OutOfFuel):
                 for part in parts:
                     reader.condition(part)
+
+        test = parse_expression(self.text)
+        texts = asked_by(test, self.scope, side, read) if test is not None else set()
         return frozenset(side.names | texts if side.asks else side.names) - {""}

@@ -82,6 +82,10 @@ class ReleaseAnswers(Protocol):
         """Return the version of a package, if it is known."""
         ...
 
+    def constant(self, access_path: AccessPath) -> object:
+        """Return what a constant of a package holds; UNKNOWN where it is not a literal."""
+        ...
+
 
 class VersionedSubject(Protocol):
     """Whose version is meant."""

@@ -69,6 +69,22 @@ def is_lookup(node: ast.expr) -> TypeGuard[ast.Call]:
     return isinstance(node, ast.Call) and dotted_name(node.func) == "getattr" and len(node.args) == 2
 
 
+def until_named(body: Sequence[ast.stmt], name: str) -> list[ast.stmt]:
+    """Make statements that return True where a name is used, and False where they end before that."""
+    kept: list[ast.stmt] = []
+    for statement in body:
+        asked = statement.test if isinstance(statement, ast.If) else statement
+        if any(getattr(each, "id", "") == name for each in ast.walk(asked)):
+            return [*kept, ast.Return(ast.Constant(True))]
+        if isinstance(statement, ast.If):
+            ways = [until_named(way, name) for way in (statement.body, statement.orelse)]
+            kept.append(ast.If(statement.test, *ways))
+            continue
+        ends = isinstance(statement, ast.Return) or (isinstance(statement, ast.Raise) and not skips(statement))
+        kept.append(ast.Return(ast.Constant(False)) if ends else statement)
+    return kept
+
+
 def skips(node: ast.stmt) -> bool:
     """`raise unittest.SkipTest("...")`, `self.skipTest("...")`, `pytest.skip("...")`."""
     value = node.exc if isinstance(node, ast.Raise) else getattr(node, "value", None)

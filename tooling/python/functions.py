@@ -588,9 +588,9 @@ def _mentions(test: ast.expr) -> Iterator[str]:
             yield part.value
 
 
-def _inner(node: FunctionNode, lines: Lines) -> dict[str, tuple[Parameters, list[str], list[str], list[str]]]:
+def _inner(node: FunctionNode, lines: Lines) -> dict[str, tuple[Parameters, list[str], list[str], bool, list[str]]]:
     """Functions defined inside, at any depth, by name: what decorators are judged by."""
-    found: dict[str, tuple[Parameters, list[str], list[str], list[str]]] = {}
+    found: dict[str, tuple[Parameters, list[str], list[str], bool, list[str]]] = {}
     for part in ast.walk(node):
         if part is node or not isinstance(part, FunctionNode):
             continue
@@ -599,5 +599,6 @@ def _inner(node: FunctionNode, lines: Lines) -> dict[str, tuple[Parameters, list
         double = part.args.kwarg
         reads = keyword_flow(ast.Module(part.body, []), double.arg, lines.of).reads if double else set()
         decorators = [lines.of(decorator) for decorator in part.decorator_list]
-        found[part.name] = (read_parameters(part.args, lines), decorators, body.values, sorted(reads))
+        plain = isinstance(part, ast.FunctionDef) and not body.yields
+        found[part.name] = (read_parameters(part.args, lines), decorators, body.values, plain, sorted(reads))
     return found

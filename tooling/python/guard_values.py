@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,6 +29,7 @@ from tooling.python.conditions import (
     negated,
 )
 from tooling.python.operations import UNKNOWN, Symbolic, compare, concrete
+from tooling.python.source import dotted_name
 from tooling.python.versions import VersionText
 
 if TYPE_CHECKING:
@@ -138,6 +140,10 @@ _FIELDS = frozenset(
 """Attributes of classes that hold the names of their constructors' parameters."""
 RAISES = object()
 """What a path through a function gives that ends in `raise`."""
+MAX_DEPTH = 3
+"""How many functions and names deep a condition is followed."""
+MAX_NODES = 400
+"""Parts of a definition that are looked at for what it may be about."""
 OLDEST_PYTHON = (3, 10)
 """Code that asks for an older one is answered: nothing that is maintained runs there."""
 
@@ -238,6 +244,10 @@ class Listener:
         """See `ReleaseAnswers`."""
         self.names.add(asked.subject)
 
+    def constant(self, _access_path: AccessPath) -> object:
+        """See `ReleaseAnswers`."""
+        return UNKNOWN
+
     def answer(self, probe: Probe) -> None:
         """See `ReleaseAnswers`."""
         if isinstance(probe, HasName | HasParameter):
@@ -247,3 +257,31 @@ class Listener:
             self.names.add(probe.subject)
         elif isinstance(probe, Undecided) and probe.question is not None:
             self.names |= probe.question.about()
+
+
+def asked_by(
+    test: ast.expr, scope: GuardScope, side: Listener, read: Callable[[list[ast.expr], GuardScope], None]
+) -> set[str]:
+    """Ask a listener what a test, and all that its names lead to, needs of a release; return the texts in these."""
+    texts: set[str] = set()
+    seen: set[int] = set()
+    pending: list[tuple[ast.AST, GuardScope, int]] = [(test, scope, 0)]
+    while pending:
+        node, where, depth = pending.pop()
+        seen.add(id(node))
+        parts = [node] if isinstance(node, ast.expr) else []
+        owners = {id(each.value) for each in ast.walk(node) if isinstance(each, ast.Attribute)}
+        for each in itertools.islice(ast.walk(node), MAX_NODES):
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                texts.add(each.value)
+            if isinstance(each, ast.stmt):
+                parts += [part for part in ast.iter_child_nodes(each) if isinstance(part, ast.expr)]
+            if not isinstance(each, ast.Name | ast.Attribute | ast.Call):
+                continue
+            name = dotted_name(each)
+            side.asks = side.asks or name.rpartition(".")[2] in PROBES
+            for further, inner in led_to(where, name) if depth < MAX_DEPTH and id(each) not in owners else ():
+                if id(further) not in seen:
+                    pending.append((further, inner, depth + 1))
+        read(parts, where)
+    return texts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-SCHEMA = 29
+SCHEMA = 30
 """Counts up whenever the meaning of kept facts changes."""
 
 
@@ -118,8 +118,9 @@ class FunctionTable(NamedTuple):
     """Whether what is left over in **kwargs raises."""
     keyword_allowed: list[str]
     """Sources of collections: a keyword of **kwargs that is in none of these raises."""
-    inner: dict[str, tuple[list[tuple[str, str, str | None, str]], list[str], list[str], list[str]]]
-    """Functions defined inside, for decorators: (parameters, decorators, returned sources, keyword reads)."""
+    inner: dict[str, tuple[list[tuple[str, str, str | None, str]], list[str], list[str], bool, list[str]]]
+    """Functions defined inside: (parameters, decorators, returned sources, whether a call gives what is returned,
+    keyword reads)."""
 
 
 class ClassTable(NamedTuple):

@@ -158,7 +158,7 @@ class Use:
     """Of OPERATE: the special method that is asked first, `__len__` for `len(x)`."""
     other: str = ""
     """Of an operation of two values: the type of the other one if that is a literal, "same" if both come about in one
-    way, "open" if the other one may do it too."""
+    way, "open" if the other one may do it too, "left" if that stands on the left and is asked first."""
     evaluated: bool = True
     """False under TYPE_CHECKING, in string annotations, and in annotations under `from __future__ import annotations`:
     never run."""
@@ -209,5 +209,7 @@ class FileUses:
     extensions: tuple[Extension, ...] = ()
     apart: bool = False
     """Whether it imports nothing of the repository, and nothing there imports it: what it sets is seen by itself."""
+    loading: tuple[tuple[str, int], ...] = ()
+    """Functions that patch something and are called when a module is loaded, and from which line on; 0 for another."""
     problem: str = ""
     """Why the file could not be read (syntax of another Python, not text); the audit says so and goes on."""

@@ -120,9 +120,9 @@ def union(parts: Iterable[Values]) -> Values:
     return Values(tuple(types), is_open, inferred)
 
 
-def container(name: str, items: Sequence[Values]) -> Values:
+def container(name: str, items: Sequence[Values], exact: str = "") -> Values:
     """Put values into a container."""
-    return Values((Container(name, tuple(items)),))
+    return Values((Container(name, tuple(items), exact),))
 
 
 def of_python(name: str, arguments: Sequence[Values]) -> Values:
@@ -133,13 +133,14 @@ def of_python(name: str, arguments: Sequence[Values]) -> Values:
     if CONTAINERS.get(name) == "dict":
         return container("dict", [first, arguments[1] if len(arguments) > 1 else OPEN])
     if name in CONTAINERS:
-        return container(CONTAINERS[name], [first, arguments[2]] if name == "Generator" and arguments[2:] else [first])
+        items = [first, arguments[2]] if name == "Generator" and arguments[2:] else [first]
+        return container(CONTAINERS[name], items, exact="frozenset" if name.lower() == "frozenset" else "")
     if name == "Optional":
         return union([first, NONE])
     if name == "Union":
         return union(arguments)
     if name in ("tuple", "Tuple"):
-        return container("list", [OPEN]) if not arguments else container("tuple", arguments)
+        return container("tuple", arguments) if arguments else container("list", [OPEN], "tuple")
     if name in _ANYTHING:
         return OPEN
     return first if name in _TRANSPARENT else Values((Builtin("NoneType" if name == "None" else name),))
@@ -248,5 +249,5 @@ class AnnotationReader:
             types = tuple(Definite(kind.symbol) for kind in values.types if isinstance(kind, Instance))
             return Values(types, values.open or len(types) < len(values.types))
         if name in ("tuple", "Tuple") and len(arguments) == 2 and getattr(arguments[1], "value", None) is Ellipsis:
-            return container("list", [self.of(arguments[0])])
+            return container("list", [self.of(arguments[0])], "tuple")
         return of_python(name, [self.of(part) for part in arguments])

@@ -143,7 +143,7 @@ class _Judge:
 
     def _named(self, name: str, parameters: list[str], depth: int) -> bool:
         if name in self.facts.inner:
-            inner, decorated, values, _ = self.facts.inner[name]
+            inner, decorated, values, *_ = self.facts.inner[name]
             kinds = {kind for _, kind, _, _ in inner}
             named = [parameter for parameter, kind, _, _ in inner if kind not in ("star", "double-star")]
             # `(*args, **kwargs)`, with `self` before it perhaps

@@ -214,7 +214,7 @@ class Fields:
             return ""
         located = self.model.definitions.locate(found.symbol)
         assert located is not None, "functions with facts have a place"
-        returned = [*facts.values, *(value for _, _, values, _ in facts.inner.values() for value in values)]
+        returned = [*facts.values, *(value for _, _, values, *_ in facts.inner.values() for value in values)]
         stored = [source for entries in facts.local.values() for kind, source, _ in entries if kind == "value"]
         made = next((source for source in [*returned, *stored] if _MADE.search(source)), None)
         if made is None:

@@ -204,7 +204,7 @@ class TypeInference:
         if isinstance(kind, Instance):
             return self._by_method(kind.symbol, "__call__")
         if not isinstance(kind, Definite):
-            return OPEN
+            return kind.items[0] if isinstance(kind, Container) and kind.name == "function" else OPEN
         if kind.symbol.kind is SymbolKind.CLASS:
             return Values((Instance(kind.symbol),))
         if kind.symbol.kind is SymbolKind.FUNCTION and kind.symbol.binding not in PROPERTIES:
@@ -442,7 +442,9 @@ class ExpressionInference:
             local = self._local(body, facts, node.id)
             own = facts.inner.get(node.id)
             if local == OPEN and own is not None and not own[1] and len(facts.local[node.id]) == 1:
-                return Values((Builtin("function"),))
+                taken = body.visited | {each for each, *_ in own[0]}
+                parts = [self.infer(replace(body, visited=taken), source) for source in own[2] if own[3] and source]
+                return container("function", [replace(union(parts), inferred=True) if parts else OPEN])
             if local is not None:
                 return local
         where = body.where if facts is None else Where(body.where.table)
@@ -523,7 +525,7 @@ class ExpressionInference:
 
     def _on_tuple(self, body: Body, node: ast.Tuple) -> Values:
         if any(isinstance(item, ast.Starred) for item in node.elts):
-            return container("list", [OPEN])
+            return container("list", [OPEN], "tuple")
         return container("tuple", [self._infer(body, item) for item in node.elts])
 
     def _on_list(self, body: Body, node: ast.List) -> Values:

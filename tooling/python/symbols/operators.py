@@ -80,8 +80,15 @@ _SAMPLES: Final[dict[str, object]] = {
     "int": 1,
     "list": [],
     "set": set(),
+    "slice": slice(None),
     "tuple": (),
 }
+
+
+def partners(value: Type, operation: str) -> frozenset[str] | None:
+    """List the types of Python's own values that take part in an operation with a value; None if it is not known."""
+    answers = {other: combined(value, operation, other) for other in _SAMPLES}
+    return None if None in answers.values() else frozenset(other for other, answer in answers.items() if answer)
 
 
 def combined(value: Type, operation: str, other: str) -> bool | None:
@@ -91,14 +98,18 @@ def combined(value: Type, operation: str, other: str) -> bool | None:
     function = getattr(operator, {"and": "and_", "or": "or_"}.get(plain := name[reflected:], plain), None)
     if function is None or name.endswith("mod"):  # `%` depends on what the text holds
         return None
-    if not isinstance(value, Builtin | Container) or not {value.name, other} <= _SAMPLES.keys():
+    kind = (value.exact if isinstance(value, Container) else "") or getattr(value, "name", "")
+    if not isinstance(value, Builtin | Container) or not {kind, other} <= _SAMPLES.keys():
         return None
-    sides = copy(_SAMPLES[value.name]), copy(_SAMPLES[other])  # `+=` changes a list
+    if other == "slice" and kind == "dict":
+        return False
+    sides = copy(_SAMPLES[kind]), copy(_SAMPLES[other])  # `+=` changes a list
     with suppress(TypeError):
-        function(*(reversed(sides) if reflected else sides))
+        with suppress(LookupError):
+            function(*(reversed(sides) if reflected else sides))
         return True
-    # Other things go by the names of containers too, but nothing else by that of a tuple.
-    return False if isinstance(value, Builtin) or value.name == "tuple" else None
+    # Other things go by the names of containers too, but nothing else by that of a tuple, and none by texts as keys.
+    return False if isinstance(value, Builtin) or kind == "tuple" or (name, other) == ("getitem", "str") else None
 
 
 def refuses(value: Type, method: str, given: Sequence[str]) -> bool | None:
@@ -134,14 +145,13 @@ class Operators:
                 return self._any(self.of_class(symbol, name) for name in names)
             case Definite(symbol) if symbol.kind is SymbolKind.FUNCTION:
                 return operation in ("__call__", "__hash__")
-            case Container(name=name) if name in _CONTAINERS:
+            case Container(exact="", name=name) if name in _CONTAINERS:
                 if any(each in _CONTAINERS[name] for each in names):
                     return True
                 return None if operation in _SOME.get(name, ()) or operation in _BY_VALUE | _ORDER else False
-            case Container(name=name) | Builtin(name) if name in _KNOWN and operation not in _BY_VALUE:
-                return any(_has(_python(name), each) for each in names)
-            case Builtin(name) if name in ("set", "frozenset"):
-                return any(_has(_python(name), each) for each in names)
+            case Container(name="tuple" as name) | Container(exact=name) | Builtin(name):
+                if name in ("set", "frozenset") or (name in _KNOWN and operation not in _BY_VALUE):
+                    return any(_has(_python(name), each) for each in names)
         return None
 
     @staticmethod
@@ -174,6 +184,16 @@ class Operators:
         if found is None and name == "__hash__" and self.members.own(ancestor, "__eq__") is not None:
             return False
         return found
+
+    def as_python(self, value: Type, name: str) -> Type:
+        """Return Python's own class for an instance of one that derives from it and leaves a special method to it."""
+        for ancestor in self.members.lineage(value.symbol).ancestors if isinstance(value, Instance) else ():
+            known = python_class(ancestor) if isinstance(ancestor, str) else None
+            if known is not None and _has(known, name) and not hasattr(known, "__missing__"):
+                return next((Builtin(kind) for kind, sample in _SAMPLES.items() if known is type(sample)), value)
+            if known is None and (isinstance(ancestor, str) or self.members.own(ancestor, name) is not None):
+                break
+        return value
 
     def refusal(self, symbol: Symbol, name: str, verb: str, *, derived: bool = False) -> str | None:
         """Why an attribute of an instance cannot be set, or deleted; "" if it can, None if it is not known.

@@ -186,13 +186,15 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """Values around others. name: "list", "set", "dict", "tuple", "awaitable", "iterator", "async-iterator", "context"
-    or "async-context"."""
+    """Values around others. name: "list", "set", "dict", "tuple", "awaitable", "iterator", "async-iterator", "context",
+    "async-context", or "function" of one that another function made."""
 
     name: str
     items: tuple[Values, ...]
     """One for all but "tuple" (one each; a tuple of any length has name "list") and "dict" (key, value). The second of
     an "iterator" is what the generator returns."""
+    exact: str = ""
+    """The class of Python that it surely is, where others of that name have more methods: "tuple", "frozenset"."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,7 @@ def _of_type(tree: SymbolTree[Any], value: Type, name: str) -> Lookup:
         case Definite(symbol):
             return Lookup(open=f"an attribute of {symbol.dotted}, which is not a class")
         case Builtin(kind) | Container(name=kind):
+            kind = (value.exact if isinstance(value, Container) else "") or kind
             python = _PYTHON_TYPES.get(kind)
             if python is None:
                 return Lookup(open=f"an attribute of {kind}")

@@ -72,6 +72,7 @@ class SymbolTree(Generic[Source]):
         self.keyword, self.follow = self.keywords.keyword, self.follower.follow
         self.unpacked = self.follower.unpacked
         self.goes, self.setting_refused = self.operators.goes, self.operators.refusal
+        self.as_python = self.operators.as_python
 
     @property
     def modules_read(self) -> int:

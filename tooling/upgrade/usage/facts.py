@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SCHEMA = 37
+SCHEMA = 39
 """Part of the cache's key; raised with each change of what facts are."""
 
 UNKNOWN = 0
@@ -62,6 +62,8 @@ class FunctionFacts:
     """Values of defaults that may be a package's, by parameter."""
     fixture: bool = False
     """Whether pytest gives its result to functions that name it."""
+    makers: tuple[int, ...] = ()
+    """Values of the decorators, which are called with it: the first gives what its name stands for."""
 
 
 @dataclass(slots=True)

@@ -200,13 +200,13 @@ def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair:
     A star import names nothing, so uses of what it gave stand alone."""
     imports: dict[tuple[str, str], list[Use]] = defaultdict(list)
     texts: dict[tuple[str, int, int], str] = defaultdict(str)
-    names: dict[tuple[str, int, int, str], str] = {}
+    names: dict[tuple[str, int, int, str], Use] = {}
     for file in index.files:
         for use in file.uses:
             place, by_name = (file.path, use.place.line, use.place.column), isinstance(use.target, Name | ClientClass)
             texts[place] += f" {use.symbol_text if by_name else _ANY}"
             if use.action is not Action.IMPORT:
-                names[*place, imported_name(use)] = use.function  # `Engine().run()` calls two things at one place
+                names[*place, imported_name(use)] = use  # `Engine().run()` calls two things at one place
             elif isinstance(use.target, Name) and pair.owns(use.target.dotted):
                 imports[file.path, use.target.dotted].append(use)
     by_place = {(finding.path, finding.line, finding.column): finding for finding in findings if is_absence(finding)}
@@ -218,8 +218,9 @@ def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair:
     kept: list[AuditFinding] = []
     for finding in findings:
         key = (finding.path, finding.symbol)
-        function = names.get((finding.path, finding.line, finding.column, finding.symbol))
-        imported = imports.get(key, []) if function is not None and is_absence(finding) else []
+        use = names.get((finding.path, finding.line, finding.column, finding.symbol))
+        imported = imports.get(key, []) if use is not None and is_absence(finding) else []
+        function = use.function if use is not None else ""
         # The import of the innermost function around
         within = [each for each in imported if f"{function}.".startswith(f"{each.function}." if each.function else "")]
         origin = max(within or imported, key=lambda each: len(each.function)).place if imported else None
@@ -230,6 +231,12 @@ def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair:
                 kept.append(finding)
             continue
         cause = by_place.get((finding.path, origin.line, origin.column))
+        if (
+            use is not None
+            and "." in use.symbol_text.partition("(")[0]
+            and not any(use.symbol_text.startswith(f"{each.symbol_text.rpartition(' ')[2]}.") for each in imported)
+        ):
+            continue  # of another name, which holds what was imported
         if cause is not None and _RANK[cause.severity] <= _RANK[finding.severity]:
             kept.append(replace(finding, message=f"{finding.message} (imported in line {origin.line})"))
     return kept

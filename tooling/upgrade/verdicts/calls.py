@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute
+from tooling.python.operations import literal
 from tooling.python.symbols.annotations import type_names
 from tooling.python.symbols.calls import STAR, STARS, BoundCall, bind, named, takes
 from tooling.python.symbols.symbol import Absent, Keyword, SymbolKind
@@ -255,7 +256,7 @@ class _Comparison:
             return self._without_home(was, now, argument)
         slots = (self.old.slots.get(each) for each in range(index) if self.arguments.given[each].name is None)
         gone = any(slot and slot != STAR and named(self.after.signature, slot) is None for slot in slots)
-        if gone or is_former_name(self.after, was, now):
+        if gone or is_former_name(self.after, was, now) or self._is_of_another_kind(was, argument):
             return None
         lands = f"lands on `{now}`" if now and now != STAR else "has no place"
         by_name = Replacement(was, "the parameter kept its name", certain=not self.arguments.has_star)
@@ -319,6 +320,12 @@ class _Comparison:
         return self._change(
             FindingKind.PARAM_REORDERED, was, argument, message, severity=AuditSeverity.WARNING, raises=""
         )
+
+    def _is_of_another_kind(self, was: str, argument: Argument) -> bool:
+        """Whether a literal can hardly be meant for an old parameter, whose default is of another kind."""
+        old = named(self.before.signature, was)
+        values = [literal(text or "") for text in (old.default if old is not None else "", argument.literal)]
+        return sorted(isinstance(each, str) + 2 * isinstance(each, int | float) for each in values) == [1, 2]
 
     def _took_the_place(self, was: str, now: str) -> bool:
         """Whether a new parameter may be an old one by another name: `f(a, b=1)` became `f(x, y=1)`. It stands where

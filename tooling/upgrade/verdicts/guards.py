@@ -25,8 +25,9 @@ from tooling.python.conditions import (
     simple_parts,
 )
 from tooling.python.function_bodies import catches
+from tooling.python.operations import UNKNOWN, literal
 from tooling.python.symbols.symbol import Absent, Found, Open, SymbolKind
-from tooling.python.symbols.targets import locate
+from tooling.python.symbols.targets import Lookup, locate
 from tooling.python.versions import version_or_none
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from packaging.specifiers import SpecifierSet
 
+    from tooling.python.access_paths import AccessPath
     from tooling.python.conditions import Condition, Probe, VersionedSubject
     from tooling.upgrade.releases import Upstream
     from tooling.upgrade.uses import DeadGuard, TryPart, Use
@@ -205,6 +207,14 @@ class ReleaseSide:
             if canonicalize_name(name) == wanted:
                 return release.source.origin.version
         return None
+
+    def constant(self, access_path: AccessPath) -> object:
+        """What a constant holds, by its name in capitals and its value, which is a literal; UNKNOWN."""
+        release = self.holding(root_of(access_path))
+        sight = locate(release, access_path) if release is not None else Lookup()
+        symbol = sight.found[0].symbol if sight.closed and len(sight.found) == 1 else None
+        is_constant = symbol is not None and symbol.kind is SymbolKind.VALUE and symbol.name.isupper()
+        return literal(symbol.value) if symbol is not None and is_constant else UNKNOWN
 
     def answer(self, probe: Probe) -> bool | None:
         """What the releases say about a version, name, parameter or module."""

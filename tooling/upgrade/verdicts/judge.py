@@ -171,7 +171,8 @@ def is_absence(finding: AuditFinding) -> bool:
 
 
 def imported_name(use: Use) -> str:
-    """Dotted path of a name that an import bound before, for a use that spells only the bound name."""
-    if isinstance(use.target, Name) and "." not in use.symbol_text.partition("(")[0]:
-        return use.target.dotted
-    return ""
+    """Dotted path of a name that an import bound before, for a use that spells only the bound name, or takes an
+    attribute of it."""
+    spelt, target = use.symbol_text.partition("(")[0].count("."), use.target
+    holder = target.base if isinstance(target, Attribute) and spelt == 1 else target
+    return holder.dotted if isinstance(holder, Name) and spelt == (holder is not target) else ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tooling.python.access_paths import Attribute, Called, ClientClass, Name, SuperOf
 from tooling.python.operations import UNKNOWN, literal
-from tooling.python.symbols.symbol import Builtin, Container, Found, Instance, Open, SymbolKind, Values
+from tooling.python.symbols.symbol import Container, Found, Instance, Open, SymbolKind, Values
 from tooling.upgrade.findings import AuditSeverity, FindingKind, Replacement
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.comparison import UseProblem, definition
@@ -124,7 +124,10 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
         and _is_property(old)
         and new.kind is SymbolKind.FUNCTION
         and new.binding in ("method", "classmethod", "staticmethod")
-        and not ((held := case.old.value(case.use.target)) is not None and Builtin("function") in held.types)
+        and not (
+            (held := case.old.value(case.use.target)) is not None
+            and any(getattr(each, "name", "") == "function" for each in held.types)
+        )
     ):  # a function that the property gave is called as a method is
         call = Replacement(f"{new.name}()", "the property became a method without required parameters", certain=True)
         message = f"{name} is a method now: this reads the method, not its value"

@@ -122,8 +122,8 @@ def _abstract(upstream: Upstream, symbol: Symbol) -> dict[str, Symbol]:
 
 def _lost(case: JudgedUse, method: ClientMethod, name: str, absent: Absent) -> Iterator[UseProblem]:
     never_called = not case.old.reads_name(name)
-    if never_called and method.called and not case.new.member_names().get(name):
-        return  # only the repository calls it, as before
+    # It overrides nothing any more, and works as before where the repository calls it
+    own_affair = never_called and method.called and not case.new.member_names().get(name)
     explained = case.explain(absent)
     replacement = explained[1] if explained else None
     called = _refers(case.old, case.before.found[0].receiver, name)
@@ -133,10 +133,11 @@ def _lost(case: JudgedUse, method: ClientMethod, name: str, absent: Absent) -> I
         return  # a base class that is not known may still have it, and call it
     whom = f"; {called} used it" if called else ""
     advice = f"; it is {replacement.text} now" if replacement else ""
+    who = "only this repository calls what overrode it" if own_affair else "nobody calls this override"
     yield case.problem(
         FindingKind.OVERRIDE_DRIFT,
-        AuditSeverity.BREAKING,
-        f"{absent.container} has no {name} any more: nobody calls this override{whom}{advice}",
+        AuditSeverity.WARNING if own_affair else AuditSeverity.BREAKING,
+        f"{absent.container} has no {name} any more: {who}{whom}{advice}",
         before=case.before.found[0].symbol,
         new=evidence_of_absence(absent),
         whole=not still and case.after.closed,
@@ -154,9 +155,12 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
         yield shape
         return
     before, after = case.old.signature(old), case.new.signature(new)
-    if isinstance(before, Open) or isinstance(after, Open) or not after.exact or before.parameters == after.parameters:
+    if isinstance(before, Open) or isinstance(after, Open) or not after.exact:
         return
     own, name = method.signature, new.name
+    if before.parameters == after.parameters:
+        yield from _called_anew(case, method, old, new, after)
+        return
     sites = [CallSite(*site) for site in case.new.calls_of(name)]
     if len(case.new.member_names().get(name, ())) > MOST_DEFINERS:  # most calls of `forward` are of other classes
         near = _files(case.new, case.after.found[0].receiver)
@@ -185,6 +189,22 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
         message = f"this override does not fit the hook's signature any more: {why}{how}"
         severity = AuditSeverity.BREAKING if callback else AuditSeverity.WARNING
         yield _drift(case, old, new, message, severity, replacement=adapted_override(name, method, after))
+
+
+def _called_anew(
+    case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol, hook: Signature
+) -> Iterator[UseProblem]:
+    """What the release passes to the same hook now does not fit, and all that it passed before did."""
+    own, name = method.signature, new.name
+    was, now = ([CallSite(*site) for site in upstream.calls_of(name)] for upstream in (case.old, case.new))
+    if len(case.new.member_names().get(name, ())) > MOST_DEFINERS or method.decorated:
+        return
+    site = _unfitting(now, name, own, hook, own)
+    if site is not None and was and _unfitting(was, name, own, hook, own) is None:
+        how = f"{site.file}:{site.line} calls {shorten(site.source, 100)}"
+        severity = sure(AuditSeverity.BREAKING, all_members=case.after.closed and _is_about(case, site, new, hook))
+        message = f"this override does not fit how it is called now: {how}"
+        yield _drift(case, old, new, message, severity, replacement=adapted_override(name, method, hook))
 
 
 def _shape_change(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) -> UseProblem | None:

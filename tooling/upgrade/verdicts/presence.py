@@ -255,13 +255,18 @@ def lost_places(case: JudgedUse) -> Iterator[UseProblem]:
 
 
 def lost_holders(case: JudgedUse) -> Iterator[UseProblem]:
-    """A value is gone of which something is used: `up.CACHE.clear()`."""
+    """A value is gone of which something is used: `up.CACHE.clear()`, `CACHE.clear()` of one that was imported."""
     target, use = case.use.target, case.use
-    if case.before.found or not isinstance(target, Name):
+    imported = isinstance(target, Attribute) and isinstance(target.base, Name) and case.after.cascade
+    if (case.before.found and not imported) or not (imported or isinstance(target, Name)):
         return
-    holder = target.dotted.rpartition(".")[0]
+    holder = spelled(target).rpartition(".")[0]
     found = case.old.resolve(holder)
-    if isinstance(found, Found) and found.symbol.kind is SymbolKind.VALUE and use.action in (Action.CALL, Action.READ):
+    if (
+        isinstance(found, Found)
+        and use.action in (Action.CALL, Action.READ)
+        and (imported or found.symbol.kind is SymbolKind.VALUE)
+    ):
         read = replace(use, action=Action.READ, target=Name(holder), arguments=None)
         yield from (replace(each, fixable=False) for each in absences(replace(case, use=read)))
 

@@ -18,7 +18,7 @@ from tooling.python.access_paths import (
 )
 from tooling.python.operations import literal
 from tooling.python.source import parse_expression
-from tooling.python.symbols.operators import alternatives, combined, refuses
+from tooling.python.symbols.operators import alternatives, combined, partners, refuses
 from tooling.python.symbols.symbol import Builtin, Container, Definite, Instance, Open, SymbolKind
 from tooling.python.symbols.targets import locate
 from tooling.upgrade.findings import AuditSeverity, Evidence, FindingKind, Replacement
@@ -144,8 +144,10 @@ def _none_now(case: JudgedUse) -> Iterator[UseProblem]:
         return
     may_be = Builtin("NoneType") in after.types and len(after.types) > 1 and Builtin("NoneType") not in before.types
     text = parse_expression(use.symbol_text)
-    # What stands in a variable may have been compared with None first.
-    if before.types and may_be and isinstance(text, ast.Attribute) and isinstance(text.value, ast.Call | ast.Await):
+    # What stands in a variable may have been compared with None first: then a condition or an attempt is around.
+    told = text.func if isinstance(text, ast.Call) else text
+    held = (ast.Call, ast.Await) if use.conditions or use.attempts else (ast.Call, ast.Await, ast.Name)
+    if before.types and may_be and isinstance(told, ast.Attribute) and isinstance(told.value, held):
         source = _source(target.base)
         message = f"{spelled(source) or use.symbol_text} may give None now, which has no {target.name}"
         yield _problem(case, FindingKind.RETURN_CHANGED, message, "AttributeError", whole=False)
@@ -166,13 +168,26 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
     if by_name and any(isinstance(each, Definite) and each.symbol.kind is SymbolKind.FUNCTION for each in after.types):
         return  # that a function has the name now is said of its reading
     names = alternatives(operation, reflected=use.other == "same")
-    beside = [combined(each, operation, use.other) for each in after.types]
+    was, now = (
+        [side.as_python(each, names[0]) for each in values.types]
+        for side, values in ((case.old, before), (case.new, after))
+    )
+    beside = [combined(each, operation, use.other) for each in now]
+    by_place = use.other == "int" and action is Action.SUBSCRIPT and all(map(_is_sequence, was))
+    mapped = [by_place and getattr(each, "name", "") == "dict" for each in now]
+    by_left, vague = use.other == "left", use.other in ("left", "open")
+    shared = frozenset[str]().union(*(partners(each, operation) or () for each in was if vague))
+    for index, each in enumerate(now):
+        others = partners(each, operation) if shared else None
+        if mapped[index] or (others is not None and shared.isdisjoint(others)):
+            beside[index] = False
     answers = [
-        case.new.goes(each, names) if met is None else met for each, met in zip(after.types, beside, strict=True)
+        (by_left or case.new.goes(each, names)) if met is None else met
+        for each, met in zip(after.types, beside, strict=True)
     ]
     had = [
-        case.old.goes(each, names) if (met := combined(each, operation, use.other)) is None else met
-        for each in before.types
+        (by_left or case.old.goes(each, names)) if (met := combined(kind, operation, use.other)) is None else met
+        for each, kind in zip(before.types, was, strict=True)
     ]
     loose = [answer is None and isinstance(each, Container) for each, answer in zip(before.types, had, strict=True)]
     if False not in answers or not all(map(any, zip(had, loose, strict=True))):
@@ -182,9 +197,11 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
     extended = any(case.context.extended(owner, name) for owner in classes for name in names)
     if extended and isinstance(use.target, InstanceOf | Called) and isinstance(use.target.base, ClientClass):
         return  # it is the repository's class that has it
-    sure = len(failing) == len(answers) and not after.open and not before.open and not extended and use.other != "open"
-    verb = f"used with {operation} of a literal of type {use.other}" if False in beside else f"used with {operation}"
-    verb = "unpacked" if action is Action.UNPACK else _VERBS.get(operation, verb)
+    sure = len(failing) == len(answers) and not after.open and not before.open and not extended
+    sure = sure and not vague and True not in mapped
+    of = f" {'by' if use.action is Action.SUBSCRIPT else 'of'} a literal of type {use.other}"
+    verb = _VERBS.get(operation, f"used with {operation}") + (of if False in beside and not vague else "")
+    verb = "unpacked" if action is Action.UNPACK else verb
     other = _COUNTERPARTS.get(operation, "")
     turned = other and any(case.new.goes(each, alternatives(other)) for each in after.types)
     if turned or _async_kinds(before.types) != _async_kinds(after.types):
@@ -229,6 +246,11 @@ def _parts(new: Upstream, types: Sequence[Type]) -> Replacement | None:
     return Replacement(words, f"what a {first.symbol.dotted} has", certain=False) if words else None
 
 
+def _is_sequence(value: Type) -> bool:
+    """Whether its keys are places."""
+    return isinstance(value, Builtin | Container) and value.name in ("bytes", "list", "str", "tuple")
+
+
 def _async_kinds(types: tuple[Type, ...]) -> set[str]:
     """What there is to await or to loop over asynchronously."""
     names = {each.name for each in types if isinstance(each, Container)}
@@ -244,6 +266,7 @@ def _describe(value: Type) -> str:
         case Container(name, items) if name == "tuple":
             return f"a tuple of {len(items)}"
         case Container(name=name) | Builtin(name):
+            name = getattr(value, "exact", "") or name
             return {"NoneType": "None"}.get(name, f"a value of type {name}")
 
 

@@ -32,7 +32,7 @@ class Surroundings:
         self._stars: dict[str, set[str]] = defaultdict(set)
         self._imported: dict[str, set[str]] = defaultdict(set)
         self._bound: dict[str, set[str]] = defaultdict(set)
-        self._assigned: dict[str, list[Use]] = defaultdict(list)
+        self._assigned: dict[str, list[tuple[int, Use]]] = defaultdict(list)
         self._apart = {file.path for file in files if file.apart}
         self.extensions = {each.owner.dotted: each for file in files for each in file.extensions}
         self.made: set[str] = set()
@@ -45,8 +45,11 @@ class Surroundings:
                         self._tried[path, attempt.number].append(use)
                 if use.action is Action.CALL and isinstance(use.target, ClientClass):
                     self.made.add(use.target.dotted)
-                elif use.action is Action.ASSIGN and not use.function:
-                    self._assigned[spelled(use.target)].append(use)
+                elif use.action is Action.ASSIGN:
+                    lines = [line for name, line in file.loading if name == use.function]
+                    if lines or not use.function:
+                        line = min(lines, default=use.place.line)
+                        self._assigned[spelled(use.target)].append((line, use))
                 elif use.action is Action.STAR_IMPORT and isinstance(use.target, Name):
                     self._stars[path].add(use.target.dotted)
                 elif use.action is Action.IMPORT and isinstance(use.target, Name):
@@ -107,12 +110,13 @@ class Surroundings:
         return frozenset(".".join(each[:end]) for each in parts for end in range(1, len(each) + 1))
 
     def assigned(self, use: Use, dotted: str) -> bool:
-        """Whether the top level of the file has put an attribute on a class or module before a use, or that of another
-        one outside of tests, on the new version: `if not hasattr(Tensor, "old"): Tensor.old = Tensor.new`. What a test
-        patches for a while, or a function for whoever calls it, is not there for others."""
+        """Whether the top level of the file, or a function that it calls, has put an attribute on a class or module
+        before a use, or that of another one outside of tests, on the new version: `if not hasattr(Tensor, "old"):
+        Tensor.old = Tensor.new`. What a test patches for a while, or a function for whoever calls it later, is not
+        there for others."""
         return any(
             (
-                (each.place.line < use.place.line or use.action is Action.STRING)
+                (line < use.place.line or use.function or use.action is Action.STRING)
                 if each.place.path == use.place.path
                 else ("test" not in each.place.path or each.place.path.endswith("conftest.py"))
                 and each.place.path not in self._apart
@@ -121,7 +125,7 @@ class Surroundings:
             and not FOR_A_WHILE.match(each.symbol_text)
             and isinstance(each.target.base if isinstance(each.target, Attribute) else each.target, Name)
             and reachable(each.conditions, new_side(self._pairs)) is not False
-            for each in self._assigned[dotted]
+            for line, each in self._assigned[dotted]
         )
 
     def extended(self, owner: str, name: str) -> bool:

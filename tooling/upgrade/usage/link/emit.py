@@ -306,9 +306,25 @@ class Emitter:
                 heirs = frozenset[str]().union(*map(self._own_names, self._link.flows.subclasses(owner)))
                 extensions.append(Extension(client, self._own_names(owner), heirs))
         apart = path not in self._joined and not path.endswith(_LOADED)
+        patching = {use.function for use in uses if use.action is Action.ASSIGN and use.function in facts.functions}
         return FileUses(
-            path=path, digest=digest, uses=tuple(uses), guards=guards, extensions=tuple(extensions), apart=apart
+            path=path,
+            digest=digest,
+            uses=tuple(uses),
+            guards=guards,
+            extensions=tuple(extensions),
+            apart=apart,
+            loading=tuple((name, line) for name in sorted(patching) for line in self._loading_lines(path, name)),
         )
+
+    def _loading_lines(self, path: str, name: str) -> Iterator[int]:
+        """Lines from which on a function has been called that modules, and no tests, call as they are loaded."""
+        callers = self._link.flows.callers(OwnFunction(path, name))
+        files = {file for file, _, at, _ in callers if not self._store.facts(file).contexts[at][3]}
+        yield from [0] if any(file != path and not _is_test(file) for file in files) else []
+        facts = self._store.facts(path)
+        named = [place for place, at in facts.mentions.get(name, {}).items() if not facts.contexts[at][3]]
+        yield from [min(named)[0]] if path in files and named else []
 
     def has_untyped(self, path: str) -> bool:
         """Whether a file uses a watched attribute on a value that nothing types, or passes a watched keyword to one."""

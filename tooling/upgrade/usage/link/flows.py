@@ -42,10 +42,12 @@ if TYPE_CHECKING:
     from tooling.python.access_paths import AccessPath
     from tooling.upgrade.usage.link.store import FactsStore
 
-Passing = tuple[str, tuple[Any, ...], int]
-"""File, row of arguments, context of a call."""
+Passing = tuple[str, tuple[Any, ...], int, str]
+"""File, row of arguments, context of a call, and what is to be said if it may be one of another function."""
 _MOST_CALLS = 60
 """Calls of one function that are looked at."""
+ITEM = "[]"
+"""The last name of `TABLE[key](x)` and `TABLE.get(key)(x)`."""
 
 
 _FIELD = "the keyword is a field, unless it is taken out on the way"
@@ -98,6 +100,12 @@ class Flows:
                     if facts.nodes[row[2]][0] == "attr":
                         _, base, name = facts.nodes[row[2]]
                         assigned[name].append((path, base, value, row[3]))
+            for qualname, function in facts.functions.items():
+                for maker in function.makers:  # a decorator is called with what stands below it
+                    given = ((function.line, 0, function.line, 0), None, 0, None, facts.nodes.index(("own", qualname)))
+                    arguments = (((*given, False),), False, False, False, ())
+                    row = ("call", given[0], maker, 0, (("arguments", arguments),))
+                    calls[last_name(facts, maker)].append((path, row))
         self._calls, self._assigned, self._subclasses = dict(calls), dict(assigned), None
         self._placed = dict(placed)
         self._callers.clear()
@@ -136,8 +144,9 @@ class Flows:
         if facts is None or not self.active:
             return UNKNOWN
         parts = [self._value(path, facts.defaults[name])] if name in facts.defaults else []
-        for file, arguments, context in self.callers(OwnFunction(path, qualname)):
-            parts += self._passed(facts, file, arguments, context, name)
+        for file, arguments, context, doubt in self.callers(OwnFunction(path, qualname)):
+            for part in self._passed(facts, file, arguments, context, name):
+                parts.append(tuple(replace(each, evidence=each.evidence or doubt) for each in part))
         if facts.fixture or qualname.rpartition(".")[2].startswith("test"):
             parts += self._fixture(path, name)
         if not parts and not facts.owner and facts.parameters[0][0] == name:
@@ -203,10 +212,12 @@ class Flows:
             names |= {each.qualname.rpartition(".")[2] for each in (owner, *self.subclasses(owner))}
         elif isinstance(function, OwnClass):
             names |= {each.qualname.rpartition(".")[2] for each in self.subclasses(function)}
-        for name in sorted(names):
+        for name in sorted({*names, ITEM}):
             for path, row in self._calls.get(name, ())[:_MOST_CALLS]:
-                if any(self._constructs(each.value) == function for each in self._value(path, row[2])):
-                    yield path, dict(row[4])["arguments"], row[3]
+                found = self._value(path, row[2])
+                if any(self._constructs(each.value) == function for each in found):
+                    doubt = "if the key is that of this one" if name == ITEM and len(found) > 1 else ""
+                    yield path, dict(row[4])["arguments"], row[3], doubt
 
     def _constructs(self, value: object) -> OwnFunction | OwnClass | None:
         """The function that a call of a value runs; the class itself where its constructor is made from fields."""
@@ -241,7 +252,7 @@ class Flows:
         if name not in facts.methods and name not in facts.attributes:
             parts += [each for each in [self.beside(owner, name)] if each != UNKNOWN]
         if name in facts.annotations and "__init__" not in facts.methods:
-            for path, arguments, _ in self.callers(owner):
+            for path, arguments, *_ in self.callers(owner):
                 parts += [self._value(path, value) for value in _landing(arguments, list(facts.annotations), name)]
         return self._known(parts)
 
@@ -298,10 +309,10 @@ class Flows:
         named = {each[0] for each in facts.parameters}
         entries: list[KeyEntry] = []
         callers = [] if self._are_taken_out(path, facts) else self.callers(OwnFunction(path, row[1]))
-        for file, arguments, context in callers:
+        for file, arguments, context, doubt in callers:
             for span, name, _, literal, value, _ in arguments[0]:
                 if name is not None and name not in named:
-                    entries.append(KeyEntry(file, name, span, literal, value, context))
+                    entries.append(KeyEntry(file, name, span, literal, value, context, doubt))
             for number in arguments[4]:
                 entries += [each for each in self._entries(file, number) if each.name not in {*named, each.position}]
         return one(Keys(tuple(dict.fromkeys(entries)))) if entries else UNKNOWN
@@ -339,10 +350,10 @@ class Flows:
             return UNKNOWN
         taken = sum(each[1] in POSITIONAL for each in facts.parameters)
         entries: list[KeyEntry] = []
-        for file, arguments, context in self.callers(OwnFunction(path, row[1])):
+        for file, arguments, context, doubt in self.callers(OwnFunction(path, row[1])):
             for span, name, position, literal, value, _ in arguments[0]:
                 if name is None and position >= 0:
-                    entries.append(KeyEntry(file, f"*{position}", span, literal, value, context))
+                    entries.append(KeyEntry(file, f"*{position}", span, literal, value, context, doubt))
             for number in arguments[4]:
                 entries += [entry for entry in self._entries(file, number) if entry.position]
         return _shifted(entries, -taken)
@@ -432,6 +443,8 @@ def last_name(facts: FileFacts, number: int) -> str:
         return last_name(facts, row[1])
     if kind == "call":  # `wrapped(f)(x)`: what a function gives is called
         return f"{last_name(facts, row[1])}()"
+    if kind in ("item", "view"):
+        return ITEM
     if kind in ("own", "name", "import", "global", "star"):
         return str(row[1]).rpartition(".")[2].partition("#")[0]
     return str(row[2]).rpartition(".")[2] if kind in ("attr", "relative") else ""

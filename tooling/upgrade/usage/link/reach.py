@@ -91,6 +91,9 @@ class _Reach:
 
     def _value_leads(self, value: Value) -> bool:
         if isinstance(value, OwnFunction):
+            makers = self._store.facts(value.path).functions[value.qualname].makers
+            if any(has_ours(self._link.value(value.path, maker)) for maker in makers):
+                return True
             return has_ours(self._link.called(one(value))) or any(
                 isinstance(entry.value, OwnInstance | OwnClass) and self._value_leads(entry.value)
                 for entry in self._link.called(one(value))

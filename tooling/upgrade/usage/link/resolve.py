@@ -363,6 +363,11 @@ class Resolver:
                 return self.module_name(value.path, name)
             if isinstance(value, OwnClass | OwnInstance | Super):
                 return self.member(value, name)
+            if isinstance(value, OwnFunction):  # `@app.task` makes an object of it
+                makers = self._store.facts(value.path).functions[value.qualname].makers
+                made = self.called(self.value(value.path, makers[0])) if makers else UNKNOWN
+                objects = tuple(each for each in made if not isinstance(each.value, OwnFunction))
+                return self.attribute(objects, name) if objects else UNKNOWN
             return one(OfUntyped(value, name)) if isinstance(value, Untyped) else UNKNOWN
 
         return self._each(base, rule)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from tooling.python.condition_reader import MAX_DEPTH
+from tooling.python.guard_values import MAX_DEPTH
 from tooling.python.once import once
-from tooling.upgrade.usage.facts import NONE, FunctionFacts
+from tooling.upgrade.usage.facts import NONE, ClassFacts, FunctionFacts
 
 if TYPE_CHECKING:
     from tooling.upgrade.usage.link.store import FactsStore
@@ -89,9 +89,8 @@ class TellingNames:
         if row[0] == "global":
             return self._of_name(path, row[1], member, depth)
         owner = facts.classes.get(row[1]) if row[0] == "own" else None
-        own = (
-            facts.functions.get(row[1] if owner is None else owner.methods.get(member, "")) if row[0] == "own" else None
-        )
+        name = row[1] if owner is None else owner.methods.get(member, "")
+        own = (facts.functions.get(name) if member or owner is None else owner) if row[0] == "own" else None
         text = self.function(path, own) if own is not None else ""
         return bool(text) and (_ATTEMPT.search(text) is not None or self.in_text(path, text, (), depth - 1))
 
@@ -102,8 +101,8 @@ class TellingNames:
         dotted = f"{dotted}.{member}" if member and dotted else dotted or member
         return self._store.checkout.find(path, dotted, level) if row[0] in ("import", "name", "relative") else None
 
-    def function(self, path: str, facts: FunctionFacts) -> str:
-        """The source of a function that is short enough to be followed; ""."""
+    def function(self, path: str, facts: FunctionFacts | ClassFacts) -> str:
+        """The source of a function or class that is short enough to be followed; ""."""
         if facts.end_line - facts.line > _FUNCTION_LINES:
             return ""
         return self._store.text(path, (facts.line, 0, facts.end_line, 100_000))

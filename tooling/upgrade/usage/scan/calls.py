@@ -218,7 +218,7 @@ class CallReader:
         names = [str(one.value) for one in self.arguments.strings(second)] if isinstance(second, ast.Name) else []
         if not isinstance(second, ast.Name) or not names:
             return UNKNOWN
-        asked = re.compile(rf"\b{second.id}\b")
+        asked = re.compile(rf"(?<![\"'])\b{second.id}\b(?![\"'])")
         if any(asked.search(self.walk.facts.tests[abs(one) - 1][0]) for one in self.walk.conditions):
             return UNKNOWN
         base, found = self.expressions.base(node.args[0]), []

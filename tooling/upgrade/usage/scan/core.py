@@ -232,7 +232,9 @@ class WalkState:
             inner = inner and frame.inline
             frame = frame.parent
         if inner and name in self.module.values:
-            return self.module.values[name]
+            value, origin = self.module.values[name], self.module.origins.get(name)
+            is_filled = value == UNKNOWN and isinstance(origin, ast.Dict | ast.List) and not any(children(origin))
+            return self.global_name(name) if is_filled else value
         if name in self.module.bound:
             return UNKNOWN if inner else self.global_name(name)
         if name in _BUILTINS or not self.facts.stars:

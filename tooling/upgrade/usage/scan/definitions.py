@@ -57,6 +57,8 @@ _MODELS = frozenset({"pydantic.BaseModel", "pydantic.RootModel", "pydantic_setti
 _DISPATCHES = (("name", "functools.singledispatch"), ("name", "functools.singledispatchmethod"))
 _SETUPS = frozenset({"asyncSetUp", "setUp", "setUpClass", "setup_class", "setup_method"})
 """Methods that are run before each test of a class, or before all: one that skips skips them."""
+_OWN = frozenset({"global", "own", "relative"})
+"""Kinds of values that are surely, or likely, of the repository; "name" may be."""
 _SKIPPING = re.compile(r"(?:^|_)(?:requires?|skip|needs?|only|if|unless|min)(?:_|$)")
 """In the names of decorators that may skip a test; what they do is read."""
 
@@ -85,7 +87,7 @@ class DefinitionReader:
         if isinstance(node, ast.ClassDef):
             self._class(node)
         else:
-            binding, decorators, conditions = self._decorators(node)
+            binding, decorators, makers, conditions = self._decorators(node)
             qualname = self._qualname(node.name, self.walk.facts.functions)
             owner = self.walk.frame.qualname if self.walk.frame.kind == "class" else ""
             parameters, values, defaults = self._parameters(node, owner, binding, qualname)
@@ -96,6 +98,7 @@ class DefinitionReader:
                 binding=binding or ("method" if owner else "function"),
                 is_async=isinstance(node, ast.AsyncFunctionDef),
                 decorators=decorators,
+                makers=makers,
                 annotation=self.annotations.annotation(node.returns),
                 annotated=node.returns is not None and not self._is_variable(node.returns),
                 parameters=parameters,
@@ -119,6 +122,8 @@ class DefinitionReader:
                 frame.receiver = next(iter(values))
             frame.values.update(values)
             self._given_from_outside(node, frame, next(iter(values), "") if frame.receiver else "")
+            if self.walk.frame.kind == "function" and self.walk.frame.receiver not in values:
+                frame.owner, frame.receiver = self.walk.frame.owner, self.walk.frame.receiver
             double = node.args.kwarg
             if double is not None and self.walk.facts.nodes[values[double.arg]][0] == "kwargs":
                 frame.dicts[double.arg] = KnownDict(more=True, rests=(values[double.arg],))
@@ -169,7 +174,9 @@ class DefinitionReader:
                 text = test.value if isinstance(test.value, str) and sign < 0 else ""
                 return (sign * (self.walk.test_text(text, test) + 1),) if text else ()
             return (sign * (self.walk.test(test) + 1),)
-        if sign or _SKIPPING.search(last_name(function)) is None:
+        root = self.walk.facts.nodes[self.annotations.chain(function)]
+        may_be_own = root[0] in _OWN or (root[0] in ("import", "name") and self.walk.hot[self.walk.numbers[root]])
+        if sign or not (may_be_own or _SKIPPING.search(last_name(function))):
             return ()
         return (self.walk.test_text(f"{UNSKIPPED}({self.walk.text(node)})", node) + 1,)
 
@@ -182,10 +189,11 @@ class DefinitionReader:
             for walk in waiting:
                 walk()
 
-    def _decorators(self, node: FunctionNode) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """How a function is bound, the decorators that may change it, and conditions they put on it."""
+    def _decorators(self, node: FunctionNode) -> tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """How a function is bound, the decorators that may change it, their values, and conditions they put on it."""
         binding = ""
         others: list[int] = []
+        makers: list[int] = []
         conditions: list[int] = []
         for decorator in node.decorator_list:
             inner = decorator.func if isinstance(decorator, ast.Call) else decorator
@@ -202,7 +210,8 @@ class DefinitionReader:
                 binding = _BINDINGS[name]
             elif name not in _NEUTRAL and name not in SKIPS and not name.startswith("pytest.mark"):
                 others.append(self.walk.node("name", name) if name else value)
-        return binding, tuple(others), tuple(conditions)
+                makers.append(value)
+        return binding, tuple(others), tuple(makers), tuple(conditions)
 
     def _parameters(
         self, node: FunctionNode, owner: str, binding: str, qualname: str

@@ -157,7 +157,8 @@ class ExpressionReader:
             self.expression(node.slice)
         if isinstance(node.ctx, ast.Load):
             if self.walk.facts.nodes[value][0] != "remote":
-                self.operate(node, value, "subscript")
+                asked = literal_type(node.slice)
+                self.operate(node, value, "subscript", "" if asked == "open" else asked)
         else:
             self.operate(node, value, _ITEMS[type(node.ctx)])
         key, row = constant_key(node.slice), self.walk.facts.nodes[value]
@@ -328,7 +329,7 @@ class ExpressionReader:
         if self.walk.facts.nodes[value][0] in _DISPLAYS:
             return
         if operation in ("iterate", "subscript"):
-            self.walk.emit(operation, node, value)
+            self.walk.emit(operation, node, value, **({"other": other} if other else {}))
         else:
             self.walk.emit("operate", node, value, operation=operation, other=other)
 
@@ -336,8 +337,10 @@ class ExpressionReader:
         """Note an operator between two values; the right one answers where a literal stands on the left."""
         (left, right), (first, second) = sides, values
         self.operate(node, first, operation, "same" if first == second else literal_type(right))
-        if isinstance(left, ast.Constant | ast.JoinedStr):
-            self.operate(node, second, SWAPPED.get(operation, f"__r{operation[2:]}"), literal_type(left))
+        if isinstance(left, ast.Constant | ast.JoinedStr) or not self.walk.hot[first] or self.walk.is_untyped(first):
+            other = literal_type(left)
+            swapped = SWAPPED.get(operation, f"__r{operation[2:]}")
+            self.operate(node, second, swapped, "left" if other == "open" else other)
 
     def asked(self, node: ast.Call, name: str, operation: str) -> None:
         """What a builtin asks its arguments for: `len(x)`, `sorted(x)`, `max(x, y)`."""
@@ -505,6 +508,10 @@ def literal_type(node: ast.expr) -> str:
             return type(value).__name__
         case ast.JoinedStr():
             return "str"
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value)):
+            return type(value).__name__
+        case ast.Slice():
+            return "slice"
         case ast.List() | ast.Dict() | ast.Set() | ast.Tuple():
             return type(node).__name__.lower()
     return "open"

@@ -13,7 +13,7 @@ import ast
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tooling.python.source import span_of
-from tooling.upgrade.usage.facts import UNKNOWN
+from tooling.upgrade.usage.facts import UNKNOWN, ClassFacts
 from tooling.upgrade.usage.scan.arguments import CallArguments, constant_name
 from tooling.upgrade.usage.scan.containers import put
 
@@ -342,6 +342,37 @@ def waited(calls: Calling, node: ast.Call, target: int) -> int | None:
     return calls.walk.node("tuple", (held, held)) if held > UNKNOWN else UNKNOWN
 
 
+def record(calls: Calling, node: ast.Call, target: int) -> int | None:
+    """`Event = namedtuple("Event", "name at")`: a class, whose fields its calls fill."""
+    calls.expressions.children(node, True)
+    name = constant_name(node.args[0]) if len(node.args) == 2 else ""
+    entries = getattr(node.args[1], "elts", []) if name else []
+    pairs = [each.elts for each in entries if isinstance(each, ast.Tuple) and len(each.elts) == 2]
+    fields = {constant_name(first): calls.annotations.annotation(second) for first, second in pairs}
+    words = [each.value for each in entries if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+    words += constant_name(node.args[1]).replace(",", " ").split() if name else []
+    fields.update(dict.fromkeys(words, UNKNOWN))
+    if not fields:
+        return UNKNOWN
+    classes = calls.walk.facts.classes
+    qualname = name if classes.get(name) is None or classes[name].line == node.lineno else f"{name}#{node.lineno}"
+    base = calls.walk.node("name", "typing.NamedTuple")
+    classes[qualname] = ClassFacts((base,), annotations=fields, line=node.lineno, end_line=node.lineno)
+    return calls.walk.node("own", qualname)
+
+
+def namespace(calls: Calling, node: ast.Call, target: int) -> int | None:
+    """`SimpleNamespace(engine=engine)`: an object of a class of its own, with these attributes."""
+    qualname = f"SimpleNamespace#{node.lineno}:{node.col_offset}"
+    facts = ClassFacts((), line=node.lineno, end_line=node.lineno)
+    for keyword in node.keywords:
+        value = calls.expressions.expression(keyword.value)
+        if keyword.arg is not None:
+            facts.attributes[keyword.arg] = [value]
+    calls.walk.facts.classes[qualname] = facts
+    return calls.walk.node("instance", calls.walk.node("own", qualname))
+
+
 WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "asyncio.as_completed": scheduled(later=False),
     "asyncio.create_task": scheduled(later=True),
@@ -355,6 +386,7 @@ WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "atexit.register": handing(0, keywords=True),
     "collections.defaultdict": defaulting,
     "collections.deque": over(-1, 0),
+    "collections.namedtuple": record,
     "concurrent.futures.as_completed": over(-1, 0),
     "concurrent.futures.wait": waited,
     "dataclasses.field": made_by_default,
@@ -377,7 +409,9 @@ WRAPPERS: dict[str, Callable[[Calling, ast.Call, int], int | None]] = {
     "itertools.takewhile": over(0, 1),
     "multiprocessing.Process": by_name("target", "args", "kwargs", (1, 3, 4)),
     "threading.Thread": by_name("target", "args", "kwargs", (1, 3, 4)),
+    **dict.fromkeys(("argparse.Namespace", "types.SimpleNamespace"), namespace),
     "threading.Timer": by_name("function", "args", "kwargs", (1, 2, 3)),
+    "typing.NamedTuple": record,
     "weakref.finalize": handing(1, keywords=True),
 }
 """By dotted path."""

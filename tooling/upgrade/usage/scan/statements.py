@@ -167,7 +167,7 @@ class StatementReader:
         if once and name not in {*facts.attributes, *facts.methods, *facts.annotations}:
             inherited = self.walk.attribute(self.walk.node("super", owner), name)
             self.walk.emit("assign", target, inherited, value=value)
-        facts.attributes.setdefault(name, []).append(value)
+        facts.attributes.setdefault(name, []).append(self.expressions.guarded(value) if self.walk.attempts else value)
 
     def _assign_elements(self, target: ast.Tuple | ast.List, value: int, origin: ast.expr | None) -> None:
         """`a, *b = value`."""
