@@ -94,7 +94,7 @@ class Members:
             base = self._base(where, source)
             if base is None or base == symbol:
                 complete = False
-            elif base not in direct:
+            elif base not in direct and base != "builtins.object":  # which comes last whoever derives from it
                 direct.append(base)
         lines: list[list[Ancestor]] = []
         for base in direct:
@@ -140,7 +140,8 @@ class Members:
         if isinstance(found, Found) and found.symbol.kind is SymbolKind.VALUE and found.symbol.value:
             located = self.definitions.locate(found.symbol)
             value = found.symbol.value if located is not None and located.binding.source else ""
-            return self._base(Where(located.table), value) if located is not None and "(" in value else None
+            named = "(" in value or value == "object"  # which a type checker may take for something else
+            return self._base(Where(located.table), value) if located is not None and named else None
         if isinstance(found, Open):
             return found.compiled or None
         if not isinstance(found, Found):

@@ -218,9 +218,9 @@ def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair:
     kept: list[AuditFinding] = []
     for finding in findings:
         key = (finding.path, finding.symbol)
-        use = names.get((finding.path, finding.line, finding.column, finding.symbol))
-        imported = imports.get(key, []) if use is not None and is_absence(finding) else []
-        function = use.function if use is not None else ""
+        named = names.get((finding.path, finding.line, finding.column, finding.symbol))
+        imported = imports.get(key, []) if named is not None and is_absence(finding) else []
+        function = named.function if named is not None else ""
         # The import of the innermost function around
         within = [each for each in imported if f"{function}.".startswith(f"{each.function}." if each.function else "")]
         origin = max(within or imported, key=lambda each: len(each.function)).place if imported else None
@@ -232,9 +232,9 @@ def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair:
             continue
         cause = by_place.get((finding.path, origin.line, origin.column))
         if (
-            use is not None
-            and "." in use.symbol_text.partition("(")[0]
-            and not any(use.symbol_text.startswith(f"{each.symbol_text.rpartition(' ')[2]}.") for each in imported)
+            named is not None
+            and "." in named.symbol_text.partition("(")[0]
+            and not any(named.symbol_text.startswith(f"{each.symbol_text.rpartition(' ')[2]}.") for each in imported)
         ):
             continue  # of another name, which holds what was imported
         if cause is not None and _RANK[cause.severity] <= _RANK[finding.severity]:

@@ -306,9 +306,10 @@ def _may_be_of_an_own_class(case: JudgedUse) -> bool:
 
 
 def _module_of(case: JudgedUse) -> JudgedUse | None:
-    """The case of the module that a name is imported from, if the old version has that and whether it has the name is
-    not known: where the module is gone, the import fails whatever it held."""
-    if case.use.action is not Action.IMPORT or not isinstance(case.use.target, Name) or not case.before.open:
+    """The case of the module that a name is imported from or looked up in, if the old version has that and whether it
+    has the name is not known: where the module is gone, that fails whatever it held."""
+    fails = case.use.action in (Action.IMPORT, Action.CALL, Action.READ)
+    if not fails or not isinstance(case.use.target, Name) or not case.before.open:
         return None
     module = case.use.target.dotted.rpartition(".")[0]
     found = case.old.resolve(module) if module else None

@@ -96,9 +96,10 @@ def _told(case: JudgedUse, path: AccessPath) -> AccessPath | None:
     inner = _told(case, path.base)
     if inner is not None:
         return replace(path, base=inner)
-    before = case.old.follow(path) if isinstance(path, Called) else None
-    guessed = isinstance(before, Values) and before.inferred and before.open  # some of what its `return`s may give
-    if before is None or (isinstance(before, Values) and before.types and not guessed):
+    before = case.old.value(path) if isinstance(path, Called) else None
+    # Some of what its `return`s may give does not say all
+    told = before is not None and before.types and not (before.inferred and before.open)
+    if not isinstance(path, Called) or told:
         return None
     after = case.new.follow(path)
     if not isinstance(after, Values) or after.inferred:

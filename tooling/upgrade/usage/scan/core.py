@@ -243,8 +243,9 @@ class WalkState:
 
     def global_name(self, name: str) -> int:
         """A module-level name as a function sees it: bound once and unconditionally, it is what it was bound to."""
-        rows = self.facts.bindings.get(name, ())
-        if len(rows) == 1 and rows[0][1] == 0 and self.facts.nodes[rows[0][0]][0] in ("import", "name"):
+        rows = self.facts.bindings.get(name, [])
+        held = {(value, context) for value, context, _ in rows}  # `import a.b` and `import a.c` bind `a`
+        if len(held) == 1 and rows[0][1] == 0 and self.facts.nodes[rows[0][0]][0] in ("import", "name"):
             return rows[0][0]
         return self.node("global", name)
 
