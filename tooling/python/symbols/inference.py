@@ -395,6 +395,7 @@ _OF_ELEMENTS = {
     "next": "",
     "reversed": "iterator",
     "sorted": "list",
+    "tuple": "list",
 }
 """Those that give elements of their one argument: one of them, or a container of all."""
 _ALWAYS: dict[type[ast.expr], str] = {ast.JoinedStr: "str", ast.Compare: "bool", ast.Set: "set", ast.SetComp: "set"}
@@ -506,7 +507,8 @@ class ExpressionInference:
             made = outside.rpartition(".")[2]
             if made in _OF_ELEMENTS and len(node.args) == 1:
                 element = self.steps.looped(self._infer(body, node.args[0]), asynchronous=False)
-                return container(_OF_ELEMENTS[made], [element]) if _OF_ELEMENTS[made] else element
+                exact = "tuple" if made == "tuple" else ""
+                return container(_OF_ELEMENTS[made], [element], exact) if _OF_ELEMENTS[made] else element
             if made in _MADE:
                 return _MADE[made]
         return self.steps.called(self._infer(body, node.func))

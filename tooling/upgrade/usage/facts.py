@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-SCHEMA = 40
+SCHEMA = 41
 """Part of the cache's key; raised with each change of what facts are."""
 
 UNKNOWN = 0

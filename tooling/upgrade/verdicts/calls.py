@@ -329,8 +329,8 @@ class _Comparison:
 
     def _took_the_place(self, was: str, now: str) -> bool:
         """Whether a new parameter may be an old one by another name: `f(a, b=1)` became `f(x, y=1)`. It stands where
-        that stood, as many went as came of those that must be passed, or need not, and nothing that is written of the
-        two differs."""
+        that stood, as many went as came of those that must be passed, or need not, or one name is the other with a word
+        more (`a_min`, `min`), and nothing that is written of the two differs."""
         left, right = self.before.signature.parameters, self.after.signature.parameters
         old, new = named(self.before.signature, was), named(self.after.signature, now)
         if old is None or new is None or left.index(old) != right.index(new):
@@ -343,7 +343,11 @@ class _Comparison:
             }
             for side in (left, right)
         )
-        if len(lost - fresh) != len(fresh - lost) or (old.folded or old.default) != (new.folded or new.default):
+        words = [set(name.split("_")) for name in (was, now)]
+        alike = words[0] <= words[1] or words[1] <= words[0]
+        if not alike and len(lost - fresh) != len(fresh - lost):
+            return False
+        if (old.folded or old.default) != (new.folded or new.default):
             return False
         return not (old.annotation and new.annotation and type_names(old.annotation) != type_names(new.annotation))
 

@@ -67,7 +67,8 @@ class LinkedModule:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Values inside something. how: "await", "iter", "enter" or "dict": what gets them out."""
+    """Values inside something. how: "await", "call", "enter", "iter" or "dict": what gets them out; "partial": what is
+    called when it is called."""
 
     how: str
     inside: Alternatives
@@ -162,6 +163,18 @@ def joined(parts: Iterable[Alternatives]) -> Alternatives:
 def guarded(found: Alternatives, *places: tuple[str, int]) -> Alternatives:
     """The alternatives as they are where these bindings (file, context) were passed too."""
     return tuple(replace(each, guards=tuple(dict.fromkeys((*places, *each.guards)))[:4]) for each in found)
+
+
+def called_by(alternatives: Alternatives) -> Alternatives:
+    """What is called when these are: of a `partial` its function, with the bindings that it came through."""
+    found: list[Alternative] = []
+    for entry in alternatives:
+        if isinstance(entry.value, Held) and entry.value.how == "partial":
+            inside = guarded(called_by(entry.value.inside), *entry.guards)
+            found += [replace(each, evidence=each.evidence or entry.evidence) for each in inside]
+        else:
+            found.append(entry)
+    return tuple(found)
 
 
 def has_ours(alternatives: Alternatives, depth: int = 3) -> bool:

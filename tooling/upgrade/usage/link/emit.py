@@ -41,6 +41,7 @@ from tooling.upgrade.usage.link.classes import (
     OwnClass,
     OwnFunction,
     Untyped,
+    called_by,
     one,
 )
 from tooling.upgrade.usage.link.flows import last_name
@@ -352,7 +353,7 @@ class Emitter:
     def _reach(self, path: str, number: int) -> Alternatives:
         """What a target may be; () if nothing of it is of interest."""
         found = self._link.value(path, number)
-        for entry in found:
+        for entry in called_by(found):
             if isinstance(entry.value, Ours):
                 return found
             if isinstance(entry.value, OwnClass) and self._link.lineage(entry.value).ours:
@@ -374,6 +375,8 @@ class Emitter:
                 for base in bases:
                     yield self._use(path, row, Attribute(base, details["name"]), entry.guards)
             return
+        if action == "call" and (inside := called_by(alternatives)) != alternatives:
+            row, alternatives = _keywords_only(row), inside  # others were given before: positions are not known
         fields = self._own_fields(alternatives) if action == "call" else frozenset()
         evidence = next((entry.evidence for entry in alternatives if entry.evidence), "")
         own = [entry.value for entry in alternatives if isinstance(entry.value, OwnClass)]
@@ -643,6 +646,13 @@ class Emitter:
 
 
 _TEST = re.compile(r"(^|/)(tests?/|test_[^/]*$|[^/]*_tests?/|[^/]*_test\.py$|conftest\.py$)")
+
+
+def _keywords_only(row: Any) -> Any:
+    """A call of which the keywords alone can be judged."""
+    given, _, _, _, spread = dict(row[4])["arguments"]
+    named = tuple(each for each in given if each[1] is not None)
+    return (*row[:4], (*row[4], ("arguments", (named, True, True, True, spread))))
 
 
 def _is_test(path: str) -> bool:

@@ -393,8 +393,8 @@ class Resolver:
             if isinstance(value, OwnInstance):
                 made = one(value)  # whose `__call__` may be an instance of the same class
                 return self._once(("call", value), lambda: self.called(self.attribute(made, "__call__")))
-            if isinstance(value, Held) and value.how == "call":
-                return value.inside
+            if isinstance(value, Held) and value.how in ("call", "partial"):
+                return value.inside if value.how == "call" else self.called(value.inside)
             return one(UNTYPED) if isinstance(value, OfUntyped) else UNKNOWN
 
         return self._each(base, rule)
@@ -607,7 +607,7 @@ _RULES: dict[str, Callable[[Resolver, str, Any], Alternatives]] = {
     "lambda": lambda link, path, row: one(Held("call", link.value(path, row[2]))),
     "later": lambda link, path, row: one(Held("await", link.value(path, row[1]))),
     "remote": lambda link, path, row: UNKNOWN,
-    "partial": lambda link, path, row: one(Held("call", link.called(link.value(path, row[1])))),
+    "partial": lambda link, path, row: one(Held("partial", link.value(path, row[1]))),
     "context": lambda link, path, row: one(Held("enter", link.value(path, row[1]))),
     "named": lambda link, path, row: UNKNOWN,
     "either": lambda link, path, row: joined(link.value(path, number) for number in row[1]),
