@@ -35,13 +35,11 @@ from pydantic import TypeAdapter
 
 from tooling.cli.errors import WriteError
 from tooling.upgrade.errors import ArchiveError
-from tooling.upgrade.releases import Origin  # noqa: TC001 - pydantic evaluates annotations of this module
-from tooling.upgrade.sources.installation import ReleaseTree, console_scripts, content_digest, requirements
+from tooling.upgrade.releases import Origin, Release, console_scripts, content_digest, requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from tooling.upgrade.releases import Release
     from tooling.upgrade.sources.archive.reading import Contents
 
 _Kept = TypeVar("_Kept")
@@ -279,6 +277,4 @@ def _opened(packed: bytes, origin: Origin) -> Release:
 
     scripts = console_scripts(archive.read("entry_points.txt")) or facts["scripts"]
     requires = requirements(archive.read("METADATA"))
-    return ReleaseTree(
-        origin, [*names, *facts["native"]], read, requires=requires, scripts=scripts, digest=facts["digest"]
-    )
+    return Release(origin, [*names, *facts["native"]], read, requires=requires, scripts=scripts, digest=facts["digest"])

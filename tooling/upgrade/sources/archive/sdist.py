@@ -13,8 +13,8 @@ from packaging.utils import canonicalize_name
 
 from tooling.cli.toml import table_in
 from tooling.upgrade.errors import ArchiveError
+from tooling.upgrade.releases import is_source
 from tooling.upgrade.sources.archive.reading import MAX_MEMBERS, ArchiveFile, Budget, Contents, PlainZip, checked_name
-from tooling.upgrade.sources.installation import is_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -11,8 +11,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from tooling.python.versions import version_or_none
 from tooling.upgrade.errors import ArchiveError
+from tooling.upgrade.releases import is_native, is_source
 from tooling.upgrade.sources.archive.reading import Contents, PlainZip
-from tooling.upgrade.sources.installation import is_native, is_source
 
 if TYPE_CHECKING:
     import io
