@@ -160,7 +160,7 @@ def _rename(source: EditableSource, finding: AuditFinding) -> None:
     if not new.isidentifier():
         raise LeftAloneError(f"{finding.instead!r} is not a name")
     if finding.kind is FindingKind.REMOVED and new == name:
-        plain = any(_is_name(each, name) and source.start(each) == place(finding) for each in source.nodes(libcst.Name))
+        plain = any(each.value == name and source.start(each) == place(finding) for each in source.nodes(libcst.Name))
         for star in source.nodes(libcst.ImportStar) if plain else ():
             statement = source.parents[star]
             if not statement.relative and dotted_text(statement.module) == container:
@@ -171,9 +171,9 @@ def _rename(source: EditableSource, finding: AuditFinding) -> None:
     stayed = new_container in ("", container) or (
         new_container.rpartition(".")[2] == container.rpartition(".")[2] and new_container[:1].isupper()
     )
-    root = _root(node)
-    bound = next((alias for alias in _module_imports(source) if bound_name(alias) == root), None)
     spelled = dotted_text(node)
+    root = spelled.partition(".")[0]
+    bound = next((alias for alias in _module_imports(source) if bound_name(alias) == root), None)
     if bound is not None and bound.asname is not None:
         spelled = f"{dotted_text(bound.name)}{spelled.removeprefix(root)}"
     is_path = bound is not None and spelled == finding.symbol
@@ -183,7 +183,7 @@ def _rename(source: EditableSource, finding: AuditFinding) -> None:
         source.put(*source.span(node.attr), new)
         return
     package = new_container.partition(".")[0]
-    if root != package and any(_is_name(each, package) for each in source.ranges):
+    if root != package and any(each.value == package for each in source.nodes(libcst.Name)):
         raise LeftAloneError(f"{package} means something else in this file")
     source.put(*source.span(node), finding.instead)
     imported = [dotted_text(alias.name) for alias in _module_imports(source) if alias.asname is None]
@@ -203,16 +203,6 @@ def _import_module(source: EditableSource, finding: AuditFinding) -> None:
 
 def _module_imports(source: EditableSource) -> list[Any]:
     return [alias for statement in source.nodes(libcst.Import) for alias in statement.names]
-
-
-def _root(node: Any) -> str:
-    while hasattr(node, "attr"):
-        node = node.value
-    return str(node.value) if isinstance(getattr(node, "value", None), str) else ""
-
-
-def _is_name(node: Any, name: str) -> bool:
-    return isinstance(node, libcst.Name) and node.value == name
 
 
 def _call_or_read(source: EditableSource, finding: AuditFinding) -> None:

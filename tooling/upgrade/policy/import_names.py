@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -18,14 +19,10 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "beautifulsoup4": ("bs4",),
     "biopython": ("Bio",),
     "cattrs": ("cattr", "cattrs"),
-    "cupy-cuda11x": ("cupy",),
-    "cupy-cuda12x": ("cupy",),
     "cython": ("Cython",),
     "discord-py": ("discord",),
     "djangorestframework": ("rest_framework",),
     "dnspython": ("dns",),
-    "faiss-cpu": ("faiss",),
-    "faiss-gpu": ("faiss",),
     "ffmpeg-python": ("ffmpeg",),
     "flash-linear-attention": ("fla",),
     "fonttools": ("fontTools",),
@@ -58,7 +55,6 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "pillow": ("PIL",),
     "progressbar2": ("progressbar",),
     "protobuf": ("google.protobuf",),
-    "psycopg2-binary": ("psycopg2",),
     "py-cpuinfo": ("cpuinfo",),
     "pycryptodome": ("Crypto",),
     "pygithub": ("github",),
@@ -70,31 +66,22 @@ _KNOWN: dict[str, tuple[str, ...]] = {
     "pyqt6": ("PyQt6",),
     "pyserial": ("serial",),
     "pyside6": ("PySide6",),
-    "python-dateutil": ("dateutil",),
-    "python-docx": ("docx",),
-    "python-dotenv": ("dotenv",),
-    "python-jose": ("jose",),
     "python-json-logger": ("pythonjsonlogger",),
-    "python-magic": ("magic",),
     "python-multipart": ("multipart", "python_multipart"),
-    "python-pptx": ("pptx",),
-    "python-slugify": ("slugify",),
-    "python-socketio": ("socketio",),
     "python-telegram-bot": ("telegram",),
     "pywavelets": ("pywt",),
     "pyyaml": ("yaml",),
     "pyzmq": ("zmq",),
     "ruamel-yaml": ("ruamel.yaml",),
-    "scikit-image": ("skimage",),
-    "scikit-learn": ("sklearn",),
     "scikit-optimize": ("skopt",),
     "speechrecognition": ("speech_recognition",),
     "tensorboardx": ("tensorboardX",),
-    "tensorflow-cpu": ("tensorflow",),
     "umap-learn": ("umap",),
     "websocket-client": ("websocket",),
 }
 """Of distributions that are often declared without being installed where an audit runs, and go by another name."""
+_AFFIX = re.compile(r"^python-|-(?:binary|cpu|cuda\d+x|gpu)$")
+"""What the name of a distribution has and that of its package has not: "python-dateutil", "faiss-gpu"."""
 
 
 def import_names(distribution: str, root: Path | None = None) -> tuple[str, ...]:
@@ -106,4 +93,5 @@ def import_names(distribution: str, root: Path | None = None) -> tuple[str, ...]
         found = installed_release(distribution, folders)
         if found is not None and found.roots():
             return tuple(sorted(found.roots()))
-    return (distribution.replace("-", "_").replace(".", "_"),)
+    plain = _AFFIX.sub("", distribution).replace("scikit-", "sk")
+    return (plain.replace("-", "_").replace(".", "_"),)

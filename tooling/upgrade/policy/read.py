@@ -4,7 +4,6 @@
     exclude = ["examples"]                       # declarations there are not the project's
 
     [tool.areal.upgrade.packages.vllm]
-    tier = "primary"                             # or "secondary"
     imports = ["vllm"]                           # default: found out
     repository = "vllm-project/vllm"
     tag = "v{version}"
@@ -49,7 +48,6 @@ from tooling.upgrade.policy.watched import (
     FollowingPlace,
     RangeRule,
     Rows,
-    Tier,
     UpgradePolicy,
     Variant,
     VersionScope,
@@ -68,7 +66,6 @@ _Paths = Annotated[tuple[_Path, ...], Rows]
 
 class _PackageSettings(Settings):
     imports: Strings = ()
-    tier: Tier = "primary"
     repository: str = ""
     tag: str = "v{version}"
     scope: VersionScope = "shared"

@@ -4,7 +4,6 @@ inferred from what it declares and imports."""
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from tooling.upgrade.declarations.declaration import Declarations
 
 
-Tier = Literal["primary", "secondary"]
 VersionScope = Literal["shared", "variant-only", "divergent"]
 """All variants have one version; only some have the package; each has its own, so that a request must name one."""
 RangeRule = Literal["keep", "raise"]
@@ -50,7 +48,6 @@ class FocusedPackage:
     distribution: str
     imports: tuple[str, ...]
     """Import names, dotted where a namespace is shared: ("megatron.core",)."""
-    tier: Tier = "primary"
     repository: str = ""
     """ "vllm-project/vllm"."""
     tag: str = "v{version}"
@@ -168,14 +165,13 @@ def _lock(root: Path, variant: str) -> str:
 
 
 def infer_packages(declarations: Declarations, variants: tuple[Variant, ...], root: Path) -> tuple[FocusedPackage, ...]:
-    """Return the declared distributions that the code imports, those that more files import first in tier."""
+    """Return the declared distributions that the code imports."""
     imported = imported_names(root)
     found: list[FocusedPackage] = []
     own = project_name(root)  # its extras may name it
-    for distribution in sorted({each.distribution for each in declarations.found} - {own}):
+    for distribution in sorted({each.distribution for each in declarations.found if not each.build_of} - {own}):
         names = import_names(distribution, root)
-        files = max((imported[name] for name in names), default=0)
-        if files:
+        if not imported.isdisjoint(names):
             # What the variants' own manifests say
             scope: VersionScope = "shared"
             chosen: tuple[str, ...] = ()
@@ -192,22 +188,13 @@ def infer_packages(declarations: Declarations, variants: tuple[Variant, ...], ro
                 scope, chosen = "variant-only", tuple(said)
             elif len({frozenset(each) for each in said.values()}) > 1:
                 scope = "divergent"
-            tier: Tier = "primary" if files > 1 else "secondary"
-            found.append(
-                FocusedPackage(distribution=distribution, imports=names, tier=tier, scope=scope, variants=chosen)
-            )
+            found.append(FocusedPackage(distribution=distribution, imports=names, scope=scope, variants=chosen))
     return tuple(found)
 
 
-def imported_names(root: Path) -> Counter[str]:
-    """Dotted names and all their beginnings, with the number of Python files that import them. By pattern: a name in a
-    string that looks like an import counts too, which does no harm here."""
-    counts: Counter[str] = Counter()
+def imported_names(root: Path) -> set[str]:
+    """Dotted names that Python files import, and all their beginnings. By pattern: what looks like one in a string
+    counts too, which does no harm here."""
     checkout = Checkout(root)
-    for path in checkout.paths:
-        names: set[str] = set()
-        for level, module, _ in checkout.imports(path):
-            parts = [] if level else module.split(".")
-            names.update(".".join(parts[: index + 1]) for index in range(len(parts)))
-        counts.update(names)
-    return counts
+    found = {module for path in checkout.paths for level, module, _ in checkout.imports(path) if not level}
+    return {".".join(parts[:end]) for parts in (each.split(".") for each in found) for end in range(1, len(parts) + 1)}

@@ -20,7 +20,6 @@ dependencies = ["vllm>=0.11"]
 exclude = ["examples"]
 
 [tool.areal.upgrade.packages.vllm]
-tier = "secondary"
 repository = "vllm-project/vllm"
 scope = "variant-only"
 variants = ["gpu"]
@@ -53,8 +52,7 @@ def test_a_table_is_read_as_it_stands(tmp_path):
     policy = policy_of(tmp_path, TABLE)
     vllm = policy.package("vllm")
     assert vllm is not None
-    assert (vllm.tier, vllm.scope, vllm.variants, vllm.range) == (
-        "secondary",
+    assert (vllm.scope, vllm.variants, vllm.range) == (
         "variant-only",
         ("gpu",),
         "raise",
@@ -73,9 +71,9 @@ def test_a_table_is_read_as_it_stands(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "where", "said"),
     [
-        ('tier = "secondary"', 'teir = "secondary"', "", "did you mean 'tier'?"),
-        ('tier = "secondary"', "tier = 2", "", "'primary' or 'secondary'"),
-        ('tier = "secondary"', 'tier = "third"', "", "'primary' or 'secondary'"),
+        ('range = "raise"', 'rnage = "raise"', "", "did you mean 'range'?"),
+        ('range = "raise"', "range = 2", "", "'keep' or 'raise'"),
+        ('range = "raise"', 'range = "third"', "", "'keep' or 'raise'"),
         ('variants = ["gpu"]', 'variants = ["gpus"]', ".packages.vllm", "did you mean 'gpu'?"),
         ('lock = "uv.lock"', 'lock = "../uv.lock"', None, "../uv.lock"),
         ('manifests = ["pyproject.toml"]', "manifests = []", ".variants.gpu", "no manifests"),
@@ -105,9 +103,9 @@ def test_without_a_table_the_declared_and_imported_packages_are_watched(tmp_path
     (tmp_path / "app/b.py").write_text("def f():\n    from vllm import LLM\n")
     text = '[project]\nname = "app"\ndependencies = ["vllm>=0.11", "megatron-core", "peft", "app[x]"]\n'
     policy = policy_of(tmp_path, text)
-    assert [(each.distribution, each.imports, each.tier) for each in policy.packages] == [
-        ("megatron-core", ("megatron.core",), "secondary"),
-        ("vllm", ("vllm",), "primary"),
+    assert [(each.distribution, each.imports) for each in policy.packages] == [
+        ("megatron-core", ("megatron.core",)),
+        ("vllm", ("vllm",)),
     ]
     assert policy.inferred
 
@@ -136,7 +134,15 @@ def test_an_installation_beside_the_code_says_the_import_names(tmp_path):
     files = ("surprise/__init__.py", "space/ours/__init__.py", "tests/x.py", "odd_name-1.0.dist-info/METADATA")
     (information / "RECORD").write_text("".join(f"{file},,\n" for file in files))
     assert import_names("odd-name", tmp_path) == ("space.ours", "surprise")
-    assert import_names("never-installed") == ("never_installed",)
+    guessed = {"never-installed": "never_installed", "python-odd": "odd", "odd-gpu": "odd", "odd-cuda12x": "odd"}
+    guessed |= {"scikit-odd": "skodd", "python-telegram-bot": "telegram"}
+    assert {name: import_names(name, tmp_path) for name in guessed} == {name: (at,) for name, at in guessed.items()}
+
+
+def test_another_build_is_not_watched_beside_what_it_is_a_build_of(tmp_path):
+    (tmp_path / "a.py").write_text("import torch\n")
+    (tmp_path / "set_up.sh").write_text('CPU="torch-cpu==2.0"\nGPU="torch==2.0"\n')
+    assert [each.distribution for each in policy_of(tmp_path, "[project]\n").packages] == ["torch"]
 
 
 def test_this_repository_watches_what_the_field_moves():
