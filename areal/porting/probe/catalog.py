@@ -54,9 +54,8 @@ class Catalog:
         for each in (model_type, *(other for other, used in self.types.items() if used == name)):  # gpt-sw3: gpt2's
             folder = self.folder / self.modules.get(each, each.replace("-", "_"))
             for file in sorted(folder.glob("configuration_*.py")):
-                classes = {node.name: node for node in _parse(file).body if isinstance(node, ast.ClassDef)}
-                if name in classes:
-                    return _fields(classes, name)
+                if (declared := _declared(_text(file), name)) is not None:
+                    return dict(declared)
         return {}
 
 
@@ -94,7 +93,7 @@ def read_catalog(package: Path) -> Catalog | None:
         file = package / "models/auto" / module
         if not file.is_file():
             continue
-        for node in _parse(file).body:
+        for node in _parse(_text(file)).body:
             name = _table_of(node)
             if name in names:
                 tables[name] |= _pairs(node)
@@ -140,6 +139,13 @@ def _pairs(node: ast.stmt) -> dict[str, str]:
     return found
 
 
+@functools.cache
+def _declared(text: str, name: str | None) -> Mapping[str, Any] | None:
+    """Return the fields of a class of a module, None where it has no such class."""
+    classes = {node.name: node for node in _parse(text).body if isinstance(node, ast.ClassDef)}
+    return _fields(classes, name) if name in classes else None
+
+
 def _fields(classes: Mapping[str, ast.ClassDef], name: str) -> dict[str, Any]:
     """Return the annotated fields and the parameters of `__init__` of a class, those of its bases in the file first."""
     found: dict[str, Any] = {}
@@ -165,9 +171,9 @@ def _literal(node: ast.expr | None) -> Any:
         return None
 
 
-def _parse(file: Path) -> ast.Module:
+def _parse(text: str) -> ast.Module:
     try:
-        return ast.parse(_text(file))
+        return ast.parse(text)
     except (SyntaxError, ValueError):
         return ast.Module(body=[], type_ignores=[])
 
