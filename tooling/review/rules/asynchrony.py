@@ -53,10 +53,12 @@ def blocking_in_async(module: Module, _side: Side) -> Iterator[Hit]:
         for node in own_nodes(function, ast.Call):
             if (name := module.dotted(node.func)) in _BLOCKING:
                 yield node, f"`{name}` blocks the event loop in `{function.name}`"
+            waits = unlimited(module, node)
+            bare = isinstance(module.parents[node], ast.Expr) and module.function_of(function) is not None
+            if waits in {"join", "wait"} and bare and not own_nodes(function, ast.Await):
+                yield node, f"`{ast.unparse(node.func)}` blocks the event loop, or is never awaited"
             # `to_thread(x.get)` elsewhere in it, and `y.get()` here
-            if (waits := unlimited(module, node)) and re.search(
-                rf"to_thread\([^\n(]*\.{waits}\b", ast.unparse(function)
-            ):
+            if waits and re.search(rf"to_thread\([^\n(]*\.{waits}\b", ast.unparse(function)):
                 yield node, f"`{ast.unparse(node.func)}` waits on the event loop, and its like in a thread"
             # A plain function inside of a coroutine is there to be run elsewhere.
             inner = [each for each in own_nodes(function, ast.FunctionDef) if each.name == name]
@@ -157,7 +159,7 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Hit]:
         if not name and not isinstance(target, ast.Attribute | ast.Tuple) and not _needs_result(module, node):
             continue
         known = _is_coroutine(module, side, node) or _is_method(module, node)
-        if not known and not _awaited_elsewhere(node, counts) and module.dotted(node.func) != "asyncio.gather":
+        if not known and not _awaited_elsewhere(node, counts):
             continue
         said = f"`{ast.unparse(node.func)}(...)` is used as if it were awaited"
         if isinstance(target, ast.Attribute | ast.Tuple):
@@ -168,7 +170,10 @@ def coroutine_as_value(module: Module, side: Side) -> Iterator[Hit]:
         uses = [each for each in own_nodes(function, ast.Name) if each.id == name]
         uses = [each for each in uses if each.lineno > node.lineno]
         waited = any(isinstance(module.parents.get(each), ast.Await) for each in uses)
-        stored_again = any(isinstance(each.ctx, ast.Store) for each in uses)
+        # Not what the other branch of a condition around it sets
+        around = list(module.around(node))
+        meets = {each: next(one for one in module.around(each) if one in around) for each in uses}
+        stored_again = any(isinstance(each.ctx, ast.Store) and not isinstance(meets[each], ast.If) for each in uses)
         needing = [each for each in uses if _needs_result(module, each)]
         needing += [each for each in uses if isinstance(module.parents.get(each), ast.Return) and known]
         first = bool(uses) and min(uses, key=lambda each: (each.lineno, each.col_offset)) in needing
@@ -223,17 +228,17 @@ def _is_coroutine(module: Module, side: Side, call: ast.Call) -> bool:
             return _is_plain_async(own)
         if func.attr in {"json", "read", "text"} and "aiohttp" in module.imported:
             entered = [one for each in module.around(call) if isinstance(each, ast.AsyncWith) for one in each.items]
-            owner = last_name(func.value)
-            return any(each.optional_vars is not None and last_name(each.optional_vars) == owner for each in entered)
+            names = {last_name(each.optional_vars) for each in entered if each.optional_vars is not None}
+            return last_name(func.value) in names
         found = side.named(module, made) if made and "." not in made else side.definition(made)
-        classes = (each for each in module.around(call) if isinstance(each, ast.ClassDef))
-        around = next(classes, None) if dotted_name(func.value) == "self" else None
-        found = (module, around) if around is not None else found
+        owners = (each for each in module.around(call) if isinstance(each, ast.ClassDef))
+        owner = next(owners, None) if dotted_name(func.value) == "self" else None
+        found = (module, owner) if owner is not None else found
         if found is not None and isinstance(found[1], ast.ClassDef):
             classes = side.lineage(found[0], found[1])[0]
             methods = [[one for one in methods_in(each.body) if one.name == func.attr] for _, each in classes]
             return _is_plain_async(next(filter(None, methods), []))
-    if name in {"asyncio.sleep", "asyncio.wait_for", "asyncio.to_thread", "asyncio.wait"}:
+    if name in {"asyncio.gather", "asyncio.sleep", "asyncio.wait_for", "asyncio.to_thread", "asyncio.wait"}:
         return True
     if isinstance(func, ast.Name) and func.id not in module.imported:
         named = [each for each in module.functions() if each.name == func.id]
@@ -262,6 +267,7 @@ _KNOWN: Final = {
     "asyncio.Semaphore": {"acquire"},
     "fastapi.Request": {"body", "form", "json"},
     "starlette.requests.Request": {"body", "form", "json"},
+    "uvicorn.Server": {"serve", "shutdown", "startup"},
 }
 """Coroutines of other packages, by their class."""
 

@@ -164,7 +164,9 @@ def index_at_length(module: Module, _side: Side) -> Iterator[Hit]:
     """Find `i <= len(x)` in front of `x[i]`, and `x0 < n and x1 <= n`."""
     for test in module.nodes(ast.Compare):
         asked = _asked(test)
-        if asked is None or asked[1] is not ast.LtE or not asked[2].startswith("len("):
+        if asked is not None and asked[1] is ast.GtE and asked[0].startswith("len("):
+            asked = asked[2], ast.LtE, asked[0]  # `x[1] if len(x) >= 1`
+        if asked is None or asked[1] is not ast.LtE or not asked[2].startswith("len(") or asked[0] == "0":
             continue
         left, _, right = asked
         holder = next((each for each in module.around(test) if isinstance(each, ast.If | ast.While | ast.IfExp)), None)

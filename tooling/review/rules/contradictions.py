@@ -461,6 +461,12 @@ def _uses(node: ast.AST, name: str, exact: str) -> bool:
         values = [node.left, node.right]
     if isinstance(node, ast.Compare) and isinstance(node.ops[-1], ast.In | ast.NotIn):
         values = [node.comparators[-1]]
+    if (
+        isinstance(node, ast.Compare)
+        and isinstance(node.ops[0], ast.Eq)
+        and not isinstance(node.comparators[0], ast.Constant)
+    ):
+        values = [node.left]
     return any(ast.unparse(each) == name for each in values)
 
 
@@ -594,8 +600,8 @@ def _target(module: Module, side: Side, call: ast.Call) -> dict[str, bool] | Non
     func, around = call.func, module.function_of(call)
     owner = module.class_of(around) if around is not None else None
     if isinstance(func, ast.Attribute) and ast.unparse(func.value) == "super()" and owner is not None:
-        above = [each for _, one in side.lineage(module, owner)[0][1:] for each in one.body]
-        overridden = (each for each in above if isinstance(each, Function) and each.name == func.attr)
+        bodies = [each for _, one in side.lineage(module, owner)[0][1:] for each in one.body]
+        overridden = (each for each in bodies if isinstance(each, Function) and each.name == func.attr)
         if (found := next(overridden, None)) is not None:
             return _positional(found, bound=True)
     if isinstance(func, ast.Attribute) and isinstance(around, Function) and not module.methods_called(call):

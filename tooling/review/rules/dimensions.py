@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
-from tooling.python.module import keyword, last_name, nodes_in, own_nodes
+from tooling.python.module import keyword, last_name, names_in, nodes_in, own_nodes
 from tooling.review.records import Rule, Severity
 from tooling.review.rules.readings import STRICTER, blocks, dimension, number_of, operand, words
 
@@ -51,10 +51,21 @@ def along_batch(module: Module, _side: Side) -> Iterator[Hit]:
             of = operand(of)
         if last_name(of) in _PADDED and (name in {"cumsum", "argmax"} or (name == "sum" and "len" in target)):
             yield call, f"`{ast.unparse(call)}` goes over the rows of a batch"
+        made = next((each for each in _made(module, of) if "proj" in last_name(each.func)), None)
+        if name in {"chunk", "split"} and made is not None:
+            yield call, f"`{ast.unparse(call)}` cuts rows; what a projection joins lies along the last dimension"
         parts = getattr(call.args[0], "elts", []) if call.args and name in {"cat", "concat"} else []
         doubled = len(parts) == 2 and ast.unparse(parts[0]) == ast.unparse(parts[1])
         if doubled and target and f"{target}.cos()" in ast.unparse(module.function_of(call) or ast.Pass()):
             yield call, f"`{ast.unparse(call)}` doubles rows, and not angles"
+
+
+def _made(module: Module, node: ast.expr | None) -> Iterator[ast.Call]:
+    """Yield the calls that give a local name its value: `self.gate_up_proj(x)` of `gate_up`."""
+    for each in own_nodes(module.function_of(node) if node is not None else None, ast.Assign):
+        value = each.value.value if isinstance(each.value, ast.Subscript) else each.value
+        if isinstance(node, ast.Name) and last_name(each.targets[0]) == node.id and isinstance(value, ast.Call):
+            yield value
 
 
 _PADDED: Final = frozenset({"action_mask", "attention_mask", "completion_mask", "loss_mask", "response_mask"})
@@ -285,6 +296,11 @@ def index_elsewhere(module: Module, _side: Side) -> Iterator[Hit]:
         ]
         if isinstance(inner, ast.Call) and last_name(inner.func) == "squeeze" and len(set(dims)) == 2 and 0 in dims:
             yield inner, f"dimension {dims[0]} is taken away, and {dims[1]} put back"
+    for part in module.nodes(ast.Subscript):
+        pair = [each for each in (part.value, part.slice) if isinstance(each, ast.Call)]
+        along, roots = {dimension(each) for each in pair}, {min(names_in(each), default="") for each in pair}
+        if len(pair) == len(along) == 2 and len(roots) == 1 and along > {0}:
+            yield part, f"`{ast.unparse(part)}` is made along one dimension, and picked along another"
     for ratio in (each for each in module.nodes(ast.BinOp) if isinstance(each.op, ast.Div)):
         total, counts = (_sum_in(each) for each in (ratio.left, ratio.right))
         text = ast.unparse(ratio.right)

@@ -213,7 +213,8 @@ def _left_before(module: Module, body: list[ast.stmt]) -> Iterator[Hit]:
         for name, call in calls:
             if leaving is None or whose is None:
                 continue
-            if _is_of_group(whose, call, name, alone=_is_one_rank(leaving.test, holds=False)):
+            alone = _is_one_rank(leaving.test, holds=False)
+            if (alone and _MEETS_ALL.match(name)) or _is_of_group(whose, call, name, alone=alone):
                 yield _left(leaving, name)
         ends = isinstance(statement, ast.If) and not statement.orelse and isinstance(statement.body[-1], LEAVES)
         alone = isinstance(statement, ast.If) and ends and _nothing_of_its_own(statement)

@@ -49,7 +49,10 @@ def _is_mask(node: ast.expr | None) -> bool:
 
 def unguarded_mask_division(module: Module, _side: Side) -> Iterator[Hit]:
     """Find division by the number of unmasked tokens, which may be none."""
+    packages = {each.asname or each.name for one in module.nodes(ast.Import) for each in one.names}
     for node in module.nodes(ast.BinOp):
+        if isinstance(node.right, ast.Name) and node.right.id in packages and len(module.bindings[node.right.id]) == 1:
+            yield node, f"division by the module `{node.right.id}`"
         if isinstance(node.op, ast.Div) and _is_mask(_summed(node.right)) and not _guarded(module, node):
             count = ast.unparse(node.right)
             yield node, f"division by `{count}`, which is zero where nothing is unmasked"
@@ -197,8 +200,9 @@ def is_tensor(module: Module, node: ast.expr) -> bool:
         return False
     given = [*function.args.args, *function.args.kwonlyargs]
     annotation = next((each.annotation for each in given if each.arg == name), None)
-    if annotation is not None:
-        return last_name(annotation) == "Tensor"
+    tests = [ast.unparse(each.test) for each in module.around(node) if isinstance(each, ast.If)]
+    if annotation is not None or f"isinstance({name}, torch.Tensor)" in tests:
+        return annotation is None or last_name(annotation) == "Tensor" or f"isinstance({name}, torch.Tensor)" in tests
     for each in own_nodes(function):
         if isinstance(each, ast.Attribute) and each.attr in _OF_TENSORS and ast.unparse(each.value) == name:
             return True

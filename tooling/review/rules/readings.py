@@ -119,15 +119,17 @@ def number_of(node: ast.expr | None) -> int | None:
 
 def reached(module: Module, side: Side, call: ast.Call) -> Function | None:
     """Return the function of ours, or the method of the same class, that a call reaches for certain."""
-    func, target = call.func, None
+    func = call.func
+    target: ast.AST | None
     if isinstance(func, ast.Name):
         bound = module.bindings.get(func.id, [])
         found = side.named(module, func.id) if len(bound) == 1 and not is_local(module, call, func.id) else None
+        target = found[1] if found is not None else None
+        holder = module.parents[bound[0]] if len(bound) == 1 and isinstance(bound[0], Function) else None
         # A function of the one around, which nothing else there is called
-        given = any(each.arg == func.id for each in module.nodes(ast.arg))
-        inside = module.parents.get(bound[0]) if len(bound) == 1 and not given else None
-        target = bound[0] if inside in module.around(call) and isinstance(inside, Function) else None
-        target = found[1] if found is not None else target
+        if isinstance(holder, Function) and any(each is holder for each in module.around(call)):
+            given = any(each.arg == func.id for each in module.nodes(ast.arg))
+            target = None if given else bound[0]
     else:
         methods = module.methods_called(call)
         stored = (each for each in module.nodes(ast.Attribute) if isinstance(each.ctx, ast.Store)) if methods else ()

@@ -106,7 +106,9 @@ def _hides(module: Module, attempt: ast.Try, handler: ast.ExceptHandler) -> bool
         if isinstance(parent, ast.For | ast.While | ast.AsyncFor) or (block and block[-1] is not node):
             return False
         node = parent
-    given = isinstance(last, ast.Return) and last.value is not None and not isinstance(last.value, ast.Constant)
+    ends = [last, *nodes_in([last], ast.Return)] if isinstance(last, ast.If) and last.orelse else [last]
+    values = [each.value for each in ends if isinstance(each, ast.Return) and each.value is not None]
+    given = bool(values) and not all(isinstance(each, ast.Constant) for each in values)
     return given and not re.search(r"None|Optional", promised) and not _TRIES.search(function.name)
 
 

@@ -1,0 +1,265 @@
+"""Clues to a defect in the lines around it: what is awaited or measured there, and along which dimension."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+CASES: dict[str, tuple[list[str], list[str]]] = {
+    "never-awaited": (
+        [
+            """
+            import asyncio
+
+            async def run(jobs):
+                return asyncio.gather(*jobs)
+            """,
+            """
+            import uvicorn
+
+            async def serve(config):
+                server = uvicorn.Server(config)
+                server.serve()
+            """,
+        ],
+        [
+            """
+            import asyncio
+
+            async def run(jobs):
+                return await asyncio.gather(*jobs)
+            """,
+            """
+            import uvicorn
+
+            def serve(config):
+                server = uvicorn.Server(config)
+                server.run()
+            """,
+        ],
+    ),
+    "coroutine-as-value": (
+        [
+            """
+            class Agent:
+                async def by_function(self, rows): ...
+
+                async def run(self, rows):
+                    if self.function:
+                        found = self.by_function(rows)
+                    else:
+                        found = await self.by_server(rows)
+                    return found[0] if found else None
+            """,
+        ],
+        [
+            """
+            class Agent:
+                async def by_function(self, rows): ...
+
+                async def run(self, rows):
+                    found = self.by_function(rows)
+                    found = await found
+                    return found[0] if found else None
+            """,
+        ],
+    ),
+    "blocking-in-async": (
+        [
+            """
+            def watch(stop_event, sessions):
+                async def close_on_stop():
+                    stop_event.wait()
+                    sessions.clear()
+
+                return close_on_stop
+            """,
+        ],
+        [
+            """
+            def watch(stop_event, sessions):
+                async def close_on_stop():
+                    await stop_event.wait()
+                    sessions.clear()
+
+                return close_on_stop
+            """,
+        ],
+    ),
+    "return-before-collective": (
+        [
+            """
+            import torch.distributed as dist
+
+            def reduce(loss, ring_attn_group):
+                if dist.get_rank() != 0:
+                    return
+                dist.all_reduce(loss, group=ring_attn_group)
+            """,
+        ],
+        [
+            """
+            import torch.distributed as dist
+
+            def send(loss, update_group):
+                if dist.get_rank() != 0:
+                    return
+                dist.broadcast(loss, src=0, group=update_group)
+            """,
+        ],
+    ),
+    "index-at-length": (
+        [
+            """
+            def second(args, given):
+                return args[1] if len(args) >= 1 else given
+            """,
+        ],
+        [
+            """
+            def second(args, given):
+                return args[1] if len(args) >= 2 else args[0] if len(args) >= 1 else given
+            """,
+        ],
+    ),
+    "guard-contradicts": (
+        [
+            """
+            def grade(text, truth):
+                found = normal(truth)
+                if found is not None:
+                    return False
+                if found == text:
+                    return True
+                return text in found
+            """,
+        ],
+        [
+            """
+            def grade(text, truth):
+                found = normal(truth)
+                if found is not None:
+                    return False
+                return text == truth
+            """,
+        ],
+    ),
+    "index-elsewhere": (
+        [
+            """
+            def first(is_eos, at):
+                at[is_eos.any(dim=1)] = is_eos.int().argmax(dim=0)[is_eos.any(dim=1)]
+                return at
+            """,
+        ],
+        [
+            """
+            def first(is_eos, at):
+                at[is_eos.any(dim=1)] = is_eos.int().argmax(dim=1)[is_eos.any(dim=1)]
+                return at
+            """,
+        ],
+    ),
+    "along-batch": (
+        [
+            """
+            class Layer:
+                def forward(self, x):
+                    gate_up = self.gate_up_proj(x)[0]
+                    gate, up = gate_up.split(self.gate_size, dim=0)
+                    return gate * up
+            """,
+        ],
+        [
+            """
+            class Layer:
+                def forward(self, x):
+                    gate_up = self.gate_up_proj(x)[0]
+                    rows = x.split(self.rows, dim=0)
+                    gate, up = gate_up.split(self.gate_size, dim=-1)
+                    return gate * up, rows
+            """,
+        ],
+    ),
+    "unguarded-mask-division": (
+        [
+            """
+            import torch
+
+            def mean(x, mask):
+                return torch.sum(x * mask, 1) / torch
+            """,
+        ],
+        [
+            """
+            from pathlib import Path as root
+
+            def place(name):
+                return name / root
+            """,
+        ],
+    ),
+    "dropped-result": (
+        [
+            """
+            import torch
+
+            def scale(total, count):
+                if isinstance(count, torch.Tensor):
+                    count.to(total.device)
+                return total / count
+            """,
+        ],
+        [
+            """
+            import torch
+
+            def scale(total, model):
+                if isinstance(model, torch.nn.Module):
+                    model.to(total.device)
+                return model(total)
+            """,
+        ],
+    ),
+    "swallowed-error": (
+        [
+            """
+            def record(f, entries):
+                try:
+                    if entries:
+                        f(entries)
+                        return "some", entries
+                    else:
+                        f()
+                        return "none", {}
+                except Exception:
+                    pass
+            """,
+        ],
+        [
+            """
+            def record(f, entries):
+                try:
+                    if entries:
+                        f(entries)
+                        return "some", entries
+                except Exception:
+                    pass
+                return "none", {}
+            """,
+        ],
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def said(shared_world) -> dict[str, set[str]]:
+    cases = {rule: [[dedent(each) for each in texts] for texts in both] for rule, both in CASES.items()}
+    return shared_world.found_in_cases(cases)
+
+
+@pytest.mark.sample(5)
+@pytest.mark.parametrize("rule", CASES)
+def test_a_rule_follows_a_clue_and_is_silent_where_there_is_none(said, rule):
+    assert said[rule] == {f"bad_{number}" for number in range(len(CASES[rule][0]))}
