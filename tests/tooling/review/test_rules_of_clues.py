@@ -85,6 +85,79 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
 
                 return close_on_stop
             """,
+            """
+            def watch(process):
+                async def lifespan():
+                    yield
+                    process.join()
+
+                return lifespan
+            """,
+        ],
+    ),
+    "deaf-loop": (
+        [
+            """
+            import time
+
+            def collect(queue, deadline):
+                while True:
+                    if time.monotonic() > deadline:
+                        return None
+                    item = queue.get()
+                    if item:
+                        return item
+            """,
+        ],
+        [
+            """
+            import time
+
+            async def collect(queue, seconds, asyncio):
+                while True:
+                    item = await queue.get()
+                    deadline = time.monotonic() + seconds
+                    while time.monotonic() < deadline:
+                        remaining = deadline - time.monotonic()
+                        if remaining <= 0:
+                            break
+                        item = await asyncio.wait_for(queue.get(), timeout=remaining)
+            """,
+        ],
+    ),
+    "evaluated-with-gradients": (
+        [
+            """
+            import torch
+
+            @torch.no_grad()
+            def offload_model_to_cpu(models):
+                return [model.to("cpu") for model in models]
+
+            def load_model_to_gpu(models):
+                return [model.to("cuda") for model in models]
+            """,
+        ],
+        [
+            """
+            import torch
+
+            @torch.no_grad()
+            def clip_norm_with_experts(models):
+                return [model.to("cpu") for model in models]
+
+            def clip_norm_cpu_offload(models):
+                return [model.to("cuda") for model in models]
+
+            class Validator:
+                @override
+                @torch.no_grad()
+                def check(self, x: torch.Tensor): ...
+
+            class Runner:
+                @override
+                def check(self, x: torch.Tensor): ...
+            """,
         ],
     ),
     "return-before-collective": (

@@ -55,7 +55,7 @@ def blocking_in_async(module: Module, _side: Side) -> Iterator[Hit]:
                 yield node, f"`{name}` blocks the event loop in `{function.name}`"
             waits = unlimited(module, node)
             bare = isinstance(module.parents[node], ast.Expr) and module.function_of(function) is not None
-            if waits in {"join", "wait"} and bare and not own_nodes(function, ast.Await):
+            if waits == "wait" and bare and not own_nodes(function, ast.Await, ast.Yield):
                 yield node, f"`{ast.unparse(node.func)}` blocks the event loop, or is never awaited"
             # `to_thread(x.get)` elsewhere in it, and `y.get()` here
             if waits and re.search(rf"to_thread\([^\n(]*\.{waits}\b", ast.unparse(function)):
@@ -458,21 +458,28 @@ def _waits(module: Module, call: ast.Call) -> bool:
     return bool(unlimited(module, call)) or (asks and bool(re.search(r"(requests|session|client|httpx)$", owner)))
 
 
+_LOOPS: Final = (ast.While, ast.For, ast.AsyncFor)
+
+
 def deaf_loop(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a loop that looks for a stop or a deadline between waits that may never end."""
     for loop in module.nodes(ast.While):
         inside = [each for one in loop.body for each in (one, *own_nodes(one))]
-        tests = [ast.unparse(each.test) for each in inside if isinstance(each, ast.If)]
-        late = [each for each in tests if re.match(r"remaining <=? 0|.*\bdeadline\b", each)]
-        calls = [each for each in inside if isinstance(each, ast.Call)] if late else []
-        endless = (each for each in calls if unlimited(module, each) in {"get", "join", "result", "wait"})
-        for call in (
-            each for each in endless if not any(isinstance(one, ast.Call) for one in module.around(each, loop))
-        ):
-            yield call, f"`{ast.unparse(call)}` may wait for ever: `{late[0]}` is not asked meanwhile"
+        limited = {
+            one for each in inside if isinstance(each, ast.Call) and keyword(each, "timeout") for one in each.args
+        }
+        # What an inner loop asks is not about this one.
+        nested = {one for each in inside if isinstance(each, _LOOPS) for one in ast.walk(each)}
+        own = [each for each in inside if each not in nested]
+        tests = [ast.unparse(each.test) for each in own if isinstance(each, ast.If)]
+        late = next((each for each in tests if re.match(r"remaining <=? 0|.*\bdeadline\b", each)), "")
+        for call in (each for each in own if isinstance(each, ast.Call) and late and each not in limited):
+            if unlimited(module, call) in {"get", "join", "result", "wait"}:
+                yield call, f"`{ast.unparse(call)}` may wait for ever: `{late}` is not asked meanwhile"
         if not _STOPS.search(ast.unparse(loop.test)):
             continue
         waits = [each for each in inside if isinstance(each, ast.Call) and unlimited(module, each) == "get"]
+        waits = [each for each in waits if each not in limited]
         text = "\n".join(map(ast.unparse, loop.body))
         # `if item is None: break`: what ends the loop comes through the queue.
         if len(waits) == 1 and not re.search(

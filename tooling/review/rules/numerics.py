@@ -285,7 +285,9 @@ def gradients_kept(module: Module, side: Side) -> Iterator[Hit]:
         if twin is not None and alone and _TENSORS.search(ast.unparse(function)):
             yield function, f"`{function.name}` keeps what gradients need, and `{twin.name}` beside it does not"
             continue
-        marks = [f"@{ast.unparse(each)}" for each in function.decorator_list]
+        marks = [
+            f"@{ast.unparse(each)}" for each in function.decorator_list if not _SAYS_NOTHING.search(last_name(each))
+        ]
         habit = next((each for each in marks if _always_without(module, side, f"{each} {function.name}")), "")
         if habit and not function.name.startswith("__"):
             yield function, f"`{function.name}` keeps what gradients need: every other one with `{habit}` does not"
@@ -299,6 +301,8 @@ def gradients_kept(module: Module, side: Side) -> Iterator[Hit]:
             yield function, f"`{function.name}` keeps what `{ast.unparse(runs.func)}` needs for gradients"
 
 
+_SAYS_NOTHING: Final = re.compile(r"override|overload|property|method$|^$")
+"""Names of decorators that are about the place of a function, and not about what it does."""
 _DEFINED: Final = re.compile(r"((?:^[ \t]*@.*\n)*)^[ \t]*(?:async )?def (\w+)", re.MULTILINE)
 
 
@@ -340,7 +344,8 @@ def _is_twin(module: Module, one: Function, other: Function) -> bool:
         return False
     if len(short) == len(long):
         # `load_model_to_gpu` and `offload_model_to_cpu`
-        return len(differ) in {2, 4 * (len(short) > 3)} and not differ & _OTHERWISE
+        ends = len(differ) == 4 and len(short) > 3 and short[1:-1] == long[1:-1]
+        return (len(differ) == 2 or ends) and not differ & _OTHERWISE
     # `get_cumulative_returns(rewards, mask, gamma)` beside one that takes the same
     shared = set(parameters(one)) & set(parameters(other)) - {"self"}
     if len(shared) > 2 and short[0] == long[0] and short[-1] == long[-1] and not differ & _OTHERWISE:
