@@ -95,6 +95,73 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             """,
         ],
     ),
+    "collective-under-rank": (
+        [
+            """
+            import torch.distributed as dist
+
+            def update(rank, group, load):
+                if rank != 0:
+                    dist.barrier(group=group)
+                load()
+                dist.barrier(group=group)
+            """,
+        ],
+        [
+            """
+            import torch.distributed as dist
+
+            def update(changed, group, load):
+                if changed:
+                    dist.barrier(group=group)
+                load()
+                dist.barrier(group=group)
+            """,
+        ],
+    ),
+    "share-may-be-zero": (
+        [
+            """
+            def shares(servers, world, size, per_node):
+                nodes = world // per_node
+                group = max(1, size // per_node)
+                return servers // nodes, group
+            """,
+            """
+            def rounds(rows, batch, more):
+                steps = len(rows) // batch
+                extra = max(len(more) // batch, 1)
+                return extra, 100 % steps
+            """,
+            """
+            class Plan:
+                def spread(self, ranks, shards):
+                    per_shard = ranks // self.shards
+                    floor = max(1, shards // self.shards)
+                    return floor + ranks / per_shard
+            """,
+        ],
+        [
+            """
+            def shares(servers, world, size, per_node):
+                nodes = max(1, world // per_node)
+                group = max(1, size // per_node)
+                rest = world // servers
+                return servers // nodes, group, servers // rest
+            """,
+            """
+            def rounds(rows, batch, more):
+                steps = len(rows) // batch
+                extra = max(len(more) // batch, 1)
+                return extra, steps // 100
+            """,
+            """
+            def spread(ranks, shards):
+                per_shard = ranks // shards
+                return ranks / per_shard
+            """,
+        ],
+    ),
     "deaf-loop": (
         [
             """

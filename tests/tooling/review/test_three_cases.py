@@ -635,8 +635,8 @@ def test_rules_of_ruff_find_what_is_wrong_and_are_silent_on_what_is_right():
 
 def test_every_rule_has_three_cases_of_each_kind():
     counts: dict[str, list[int]] = {}
-    pages = ("in_files", "of_bounds", "of_fixes", "of_lifetimes", "of_loops", "of_meaning", "of_new_files", "of_paths")
-    named = [f"test_rules_{page}.py" for page in (*pages, "of_slips")]
+    pages = ("bounds", "clues", "evidence", "fixes", "lifetimes", "loops", "meaning", "new_files", "paths", "slips")
+    named = ["test_rules_in_files.py", *(f"test_rules_of_{page}.py" for page in pages)]
     tables = [runpy.run_path(str(Path(__file__).with_name(each)))["CASES"] for each in named]
     tables += [runpy.run_path(str(Path(__file__).with_name("test_linted_rules.py")))["CASES"], MORE, RUFF]
     for table in tables:

@@ -129,6 +129,27 @@ def always_holds(module: Module, _side: Side) -> Iterator[Hit]:
     yield from _asked_twice(module)
 
 
+def share_may_be_zero(module: Module, _side: Side) -> Iterator[Hit]:
+    """Find `servers // nodes` of `nodes = world // size` beside `max(1, other // size)`."""
+    for function in module.functions():
+        # `max(1, n // size)` says that a share may be 0.
+        shares = {
+            ast.unparse(each): each for each in own_nodes(function, ast.BinOp) if isinstance(each.op, ast.FloorDiv)
+        }
+        floors = [
+            each for each in own_nodes(function, ast.Call) if last_name(each.func) == "max" and len(each.args) == 2
+        ]
+        by = {
+            ast.unparse(shares[text].right) for call in floors for text in map(ast.unparse, call.args) if text in shares
+        }
+        for made in own_nodes(function, ast.Assign) if by else ():
+            share, name = shares.get(ast.unparse(made.value)), ast.unparse(made.targets[0])
+            uses = [each for each in own_nodes(function, ast.BinOp) if ast.unparse(each.right) == name]
+            uses = [each for each in uses if isinstance(each.op, ast.Div | ast.FloorDiv | ast.Mod)]
+            if share is not None and ast.unparse(share.right) in by and uses:
+                yield uses[0], f"`{name}` may be 0, as the like of `{ast.unparse(share)}` has a floor", share
+
+
 def _asked_twice(module: Module) -> Iterator[Hit]:
     """Find a branch that an earlier one leaves nothing for, and a bound that an assertion above has checked."""
     for branch in module.nodes(ast.If):
@@ -389,6 +410,7 @@ def _aggregate(value: ast.expr, name: str) -> ast.expr | None:
 RULES: Final = (
     Rule("bound-contradicts", Severity.MEDIUM, in_tests=False, in_file=bound_contradicts),
     Rule("always-holds", Severity.MEDIUM, in_tests=False, in_file=always_holds),
+    Rule("share-may-be-zero", Severity.MEDIUM, in_tests=False, in_file=share_may_be_zero),
     Rule("index-at-length", Severity.HIGH, in_file=index_at_length),
     Rule("last-left-out", Severity.MEDIUM, in_tests=False, in_file=last_left_out),
     Rule("stride-twice", Severity.HIGH, in_file=stride_twice),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from tooling.python.module import Function, keyword, last_name, names_in, nodes_in, own_nodes, parameters
 from tooling.review.records import Rule, Severity
-from tooling.review.rules.readings import LEAVES, neighbours, reached, words
+from tooling.review.rules.readings import LEAVES, following, neighbours, reached, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -171,6 +171,10 @@ def _collectives_in(module: Module, body: list[ast.stmt]) -> dict[str, ast.Call]
 def rank_branch(module: Module, _side: Side) -> Iterator[Hit]:
     """Find a collective that only some ranks of its group reach."""
     for node in module.nodes(ast.If):
+        met = _collectives_in(module, node.body[-1:]) if not node.orelse and "rank" in ast.unparse(node.test) else {}
+        again = [each for each in following(module, node) if met and ast.unparse(each) == ast.unparse(node.body[-1])]
+        for each in again[:1]:
+            yield each, f"`{min(met)}` is met once more by ranks that were in `if {ast.unparse(node.test)}`", node
         whose = asked_rank(node.test)
         if whose is None:
             continue
