@@ -162,6 +162,40 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             """,
         ],
     ),
+    "error-not-raised": (
+        [
+            """
+            class Late(Exception):
+                pass
+
+            def on_alarm(signum, frame):
+                Late()
+            """,
+        ],
+        [
+            """
+            class Late(Exception):
+                pass
+
+            def on_alarm(signum, frame):
+                raise Late()
+            """,
+        ],
+    ),
+    "literal-placeholders": (
+        [
+            """
+            def pull(agent, handle, group):
+                agent.wait(handle, context="weights of {group.name}", timeout=3)
+            """,
+        ],
+        [
+            """
+            def pull(agent, handle, group):
+                agent.wait(handle, pattern="weights of {group.name}", timeout=3)
+            """,
+        ],
+    ),
     "deaf-loop": (
         [
             """

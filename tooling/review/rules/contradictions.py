@@ -631,10 +631,14 @@ _ERRORS: Final = re.compile(r"^[A-Z]\w*(Error|Exception)$")
 
 
 def error_not_raised(module: Module, _side: Side) -> Iterator[Hit]:
-    """Find an exception of any library that a statement makes and drops; ruff knows those of Python alone."""
+    """Find an exception of a library, or of the file, that a statement makes and drops; ruff knows those of Python."""
+    errors = (each for each in module.nodes(ast.ClassDef) if any("Exception" in last_name(one) for one in each.bases))
+    own = {each.name for each in errors if len(module.bindings[each.name]) == 1}
     for node in module.nodes(ast.Expr):
         call = node.value
-        made = isinstance(call, ast.Call) and _ERRORS.match(last_name(call.func)) and (call.args or call.keywords)
+        name = last_name(call.func) if isinstance(call, ast.Call) else ""
+        given = isinstance(call, ast.Call) and bool(call.args or call.keywords)
+        made = name in own or (given and bool(_ERRORS.match(name)))
         if isinstance(call, ast.Call) and made and not is_expected(module, node):
             yield node, f"`{ast.unparse(call.func)}` is made, and not raised"
 

@@ -75,11 +75,13 @@ def _is_given(module: Module, node: ast.Constant) -> bool:
     """Whether a string goes somewhere as it stands, in a file that fills in no template; a route is one."""
     parent = module.parents.get(node)
     parent = module.parents.get(parent) if isinstance(parent, ast.IfExp) else parent
+    fills = any(word in module.text for word in (".format", "replace(", "Template"))
+    if isinstance(parent, ast.keyword) and parent.arg in {"context", "desc", "message", "msg", "reason"}:
+        return not fills
     if any(isinstance(each, ast.Call) and each.keywords for each in module.around(node)):
         return False
     route = isinstance(module.parents[parent], Function) if isinstance(parent, ast.Call) else False
     handed = isinstance(parent, ast.Call) and node in parent.args and not route
-    fills = any(word in module.text for word in (".format", "replace(", "Template"))
     stored = isinstance(parent, ast.Assign) and isinstance(parent.targets[0], ast.Subscript)
     part = isinstance(parent, ast.Tuple) and isinstance(module.parents[parent], ast.Call)
     kept = handed or stored or part or isinstance(parent, ast.BoolOp | ast.BinOp | ast.Subscript)
