@@ -688,13 +688,8 @@ class Unread:
     def about(self) -> frozenset[str]:
         """See `OpenQuestion`; also by what its names stand for."""
         side = Listener()
-
-        def read(parts: list[ast.expr], where: GuardScope) -> None:
-            reader = ConditionReader(where, side=side)
-            with contextlib.suppress(OutOfFuel):
-                for part in parts:
-                    reader.condition(part)
-
         test = parse_expression(self.text)
-        texts = asked_by(test, self.scope, side, read) if test is not None else set()
+        if test is None:
+            return frozenset()
+        texts = asked_by(test, self.scope, side, lambda where: ConditionReader(where, side=side).condition)
         return frozenset(side.names | texts if side.asks else side.names) - {""}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -28,7 +29,7 @@ from tooling.python.conditions import (
     any_of,
     negated,
 )
-from tooling.python.operations import UNKNOWN, Symbolic, compare, concrete
+from tooling.python.operations import UNKNOWN, OutOfFuel, Symbolic, compare, concrete
 from tooling.python.source import dotted_name
 from tooling.python.versions import VersionText
 
@@ -260,7 +261,7 @@ class Listener:
 
 
 def asked_by(
-    test: ast.expr, scope: GuardScope, side: Listener, read: Callable[[list[ast.expr], GuardScope], None]
+    test: ast.expr, scope: GuardScope, side: Listener, reader: Callable[[GuardScope], Callable[[ast.expr], object]]
 ) -> set[str]:
     """Ask a listener what a test, and all that its names lead to, needs of a release; return the texts in these."""
     texts: set[str] = set()
@@ -283,5 +284,8 @@ def asked_by(
             for further, inner in led_to(where, name) if depth < MAX_DEPTH and id(each) not in owners else ():
                 if id(further) not in seen:
                     pending.append((further, inner, depth + 1))
-        read(parts, where)
+        read = reader(where)
+        with suppress(OutOfFuel):
+            for part in parts:
+                read(part)
     return texts

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tooling.python.access_paths import Attribute, ClientClass, Name, roots_of
+from tooling.python.access_paths import Attribute, ClientClass, Either, Name, roots_of
 from tooling.upgrade.findings import Audit, AuditFinding, AuditSeverity, FindingKind, Unseen
 from tooling.upgrade.uses import Action
 from tooling.upgrade.verdicts.case import Coverage, JudgedUse, coverage_of
@@ -203,7 +203,9 @@ def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair:
     names: dict[tuple[str, int, int, str], Use] = {}
     for file in index.files:
         for use in file.uses:
-            place, by_name = (file.path, use.place.line, use.place.column), isinstance(use.target, Name | ClientClass)
+            place = (file.path, use.place.line, use.place.column)
+            targets = use.target.members if isinstance(use.target, Either) else (use.target,)
+            by_name = all(isinstance(each, Name | ClientClass) for each in targets)
             texts[place] += f" {use.symbol_text if by_name else _ANY}"
             if use.action is not Action.IMPORT:
                 names[*place, imported_name(use)] = use  # `Engine().run()` calls two things at one place

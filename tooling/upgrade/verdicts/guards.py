@@ -27,7 +27,7 @@ from tooling.python.conditions import (
 from tooling.python.function_bodies import catches
 from tooling.python.operations import UNKNOWN, literal
 from tooling.python.symbols.symbol import Absent, Found, Open, SymbolKind
-from tooling.python.symbols.targets import Lookup, locate
+from tooling.python.symbols.targets import locate
 from tooling.python.versions import version_or_none
 from tooling.upgrade.findings import AuditFinding, AuditSeverity, FindingKind
 from tooling.upgrade.uses import Action
@@ -211,10 +211,9 @@ class ReleaseSide:
     def constant(self, access_path: AccessPath) -> object:
         """What a constant holds, by its name in capitals and its value, which is a literal; UNKNOWN."""
         release = self.holding(root_of(access_path))
-        sight = locate(release, access_path) if release is not None else Lookup()
-        symbol = sight.found[0].symbol if sight.closed and len(sight.found) == 1 else None
-        is_constant = symbol is not None and symbol.kind is SymbolKind.VALUE and symbol.name.isupper()
-        return literal(symbol.value) if symbol is not None and is_constant else UNKNOWN
+        found = locate(release, access_path).found if release is not None else ()
+        values = [met.symbol for met in found if met.symbol.kind is SymbolKind.VALUE and met.symbol.name.isupper()]
+        return literal(values[0].value) if len(values) == len(found) == 1 else UNKNOWN
 
     def answer(self, probe: Probe) -> bool | None:
         """What the releases say about a version, name, parameter or module."""

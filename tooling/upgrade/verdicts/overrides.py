@@ -158,16 +158,19 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
     if isinstance(before, Open) or isinstance(after, Open) or not after.exact:
         return
     own, name = method.signature, new.name
-    if before.parameters == after.parameters:
-        yield from _called_anew(case, method, old, new, after)
-        return
+    same = before.parameters == after.parameters
+    if same:  # then only what is passed may be new
+        passed_then = [CallSite(*site) for site in case.old.calls_of(name)]
+        if not passed_then or _unfitting(passed_then, name, own, after, own) is not None:
+            return
+        before = own
     sites = [CallSite(*site) for site in case.new.calls_of(name)]
     if len(case.new.member_names().get(name, ())) > MOST_DEFINERS:  # most calls of `forward` are of other classes
         near = _files(case.new, case.after.found[0].receiver)
         added = {each.name for each in after.parameters} - {each.name for each in before.parameters}
         passed = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(added)))})=")
         sites = [each for each in sites if each.file in near or (added and passed.search(each.source))]
-    site = _unfitting(sites, name, own, after, before) or _swapped(sites, name, own, before, after)
+    site = _unfitting(sites, name, own, after, before) or (None if same else _swapped(sites, name, own, before, after))
     if site is not None:
         how = f"{site.file}:{site.line} calls {shorten(site.source, 100)}"
         certain = case.after.closed and not method.decorated and _is_about(case, site, new, before)
@@ -175,6 +178,7 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
         head = adapted_override(name, method, after)
         message = f"this override does not fit how it is called now: {how}"
         yield _drift(case, old, new, message, severity, replacement=head)
+    if site is not None or same:
         return
     why = misfit(own, after)
     # Hooks get all that they name: an override may demand what the base has a default for
@@ -189,22 +193,6 @@ def _changed(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) ->
         message = f"this override does not fit the hook's signature any more: {why}{how}"
         severity = AuditSeverity.BREAKING if callback else AuditSeverity.WARNING
         yield _drift(case, old, new, message, severity, replacement=adapted_override(name, method, after))
-
-
-def _called_anew(
-    case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol, hook: Signature
-) -> Iterator[UseProblem]:
-    """What the release passes to the same hook now does not fit, and all that it passed before did."""
-    own, name = method.signature, new.name
-    was, now = ([CallSite(*site) for site in upstream.calls_of(name)] for upstream in (case.old, case.new))
-    if len(case.new.member_names().get(name, ())) > MOST_DEFINERS or method.decorated:
-        return
-    site = _unfitting(now, name, own, hook, own)
-    if site is not None and was and _unfitting(was, name, own, hook, own) is None:
-        how = f"{site.file}:{site.line} calls {shorten(site.source, 100)}"
-        severity = sure(AuditSeverity.BREAKING, all_members=case.after.closed and _is_about(case, site, new, hook))
-        message = f"this override does not fit how it is called now: {how}"
-        yield _drift(case, old, new, message, severity, replacement=adapted_override(name, method, hook))
 
 
 def _shape_change(case: JudgedUse, method: ClientMethod, old: Symbol, new: Symbol) -> UseProblem | None:

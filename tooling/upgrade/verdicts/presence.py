@@ -158,6 +158,7 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
         before=case.before.found[0].symbol,
         new=evidence(case.new, found.symbol) if isinstance(found, Found) else evidence_of_absence(absent),
         whole=whole,
+        symbol=f"{absent.container}.{absent.name}" if isinstance(case.use.target, Either) else case.symbol,
         raises=exception_of(case, absent),
         replacement=replacement,
         cause=f"{absent.container}.{absent.name}",

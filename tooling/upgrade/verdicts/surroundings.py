@@ -116,7 +116,7 @@ class Surroundings:
         there for others."""
         return any(
             (
-                (line < use.place.line or use.function or use.action is Action.STRING)
+                (line < use.place.line or use.function not in ("", each.function) or use.action is Action.STRING)
                 if each.place.path == use.place.path
                 else ("test" not in each.place.path or each.place.path.endswith("conftest.py"))
                 and each.place.path not in self._apart

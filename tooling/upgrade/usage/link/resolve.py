@@ -32,7 +32,6 @@ from tooling.upgrade.usage.link.classes import (
     one,
 )
 from tooling.upgrade.usage.link.flows import Flows
-from tooling.upgrade.usage.link.telling import TellingNames
 from tooling.upgrade.usage.scan.containers import CONTENTS, SLICE
 
 if TYPE_CHECKING:
@@ -93,7 +92,6 @@ class Resolver:
         is walked once for each of its members and not once for each way through it."""
         self.lineages = Lineages(store, self.value)
         self.lineage = self.lineages.of
-        self.telling = TellingNames(store)
         self.flows = Flows(store, self.value, self.result, self.lineages)
 
     def look_in(self, files: Iterable[str]) -> None:

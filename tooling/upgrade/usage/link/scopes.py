@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tooling.python.access_paths import Name, SuperOf
-from tooling.python.condition_reader import UNSKIPPED, read_condition, unread
-from tooling.python.conditions import Condition, Constant, HasName, HasParameter, ModuleExists, Not, all_of, undecided
+from tooling.python.condition_reader import UNSKIPPED, Unread, read_condition, unread
+from tooling.python.conditions import (
+    Condition,
+    Constant,
+    HasName,
+    HasParameter,
+    ModuleExists,
+    Undecided,
+    all_of,
+    undecided,
+)
 from tooling.python.guard_values import GuardClass, GuardDefinition, GuardObject, GuardSymbol
 from tooling.python.operations import UNKNOWN
 from tooling.python.source import alone, definition, parse_expression
 from tooling.upgrade.usage.facts import NONE, ClassFacts, FileFacts
 from tooling.upgrade.usage.link.classes import LinkedModule, Ours, OwnClass, OwnInstance, Super
-from tooling.upgrade.usage.link.telling import is_telling
 
 if TYPE_CHECKING:
     from tooling.python.conditions import ReleaseAnswers
@@ -25,6 +34,13 @@ if TYPE_CHECKING:
     from tooling.upgrade.usage.link.store import FactsStore
 
 
+_FUNCTION_LINES = 60
+_TELLING = re.compile(
+    r"version|avail|greater|hasattr|getattr|dir\(|signature\(|argspec|fields|find_spec|type_checking|operator\.|vars\("
+    r"|__dict__|__all__|__annotations__|sys\.modules|co_varnames|signature$",
+    re.IGNORECASE,
+)
+"""What a text about versions, names or modules says somewhere."""
 _LOOKUPS = frozenset({"AttributeError", "Exception", "BaseException", "*"})
 
 
@@ -111,7 +127,7 @@ class FileScope:
         found = [
             text for entry, _, text in self._store.facts(self._path).functions[qualname].parameters if entry == name
         ]
-        return found[0] if found and found[0] and is_telling(found[0]) else ""
+        return found[0] if found and found[0] and _TELLING.search(found[0]) else ""
 
     def _value(self, held: Value | None) -> object:
         if isinstance(held, Ours):
@@ -132,8 +148,10 @@ class FileScope:
             if made.line == made.end_line and self._class(made) is None:
                 return None  # `namedtuple("Version", "major minor")`, which is read as it is written
             return GuardClass(functools.partial(self._class, facts.classes[qualname]), self)
-        text = self._link.telling.function(self._path, facts.functions[qualname]) if qualname in facts.functions else ""
-        node = _parsed(text) if text else None
+        function = facts.functions.get(qualname)
+        if function is None or function.end_line - function.line > _FUNCTION_LINES:
+            return None  # no function, or too long to be followed
+        node = _parsed(self._store.text(self._path, (function.line, 0, function.end_line, 100_000)))
         return GuardDefinition(node, self) if isinstance(node, ast.FunctionDef) else None
 
     def _class(self, facts: ClassFacts) -> ast.ClassDef | None:
@@ -201,7 +219,7 @@ def _is_told_by(text: str, found: object) -> bool:
     something of a package, to be asked for its names."""
     if isinstance(found, GuardObject):
         return bool(text)
-    return isinstance(found, GuardSymbol) and not found.dotted and is_telling(text)
+    return isinstance(found, GuardSymbol) and not found.dotted and _TELLING.search(text) is not None
 
 
 class TestScope:
@@ -247,14 +265,11 @@ def linked_condition(link: Resolver, store: FactsStore, path: str, number: int) 
     """A test of a file as a condition."""
     text, rows, _ = store.facts(path).tests[number]
     scope: GuardScope = TestScope(rows, FileScope(link, store, path))
-    telling = text[:1].isdigit() or text.startswith(("True", "False", "None")) or link.telling.in_text(path, text, rows)
-    node = parse_expression(text) if telling else None
-    if not telling and text.startswith(UNSKIPPED):
+    node = parse_expression(text)
+    found = unread(text, scope) if node is None else read_condition(node, scope)
+    if text.startswith(UNSKIPPED) and isinstance(found, Undecided) and not Unread(text, scope).about():
         return Constant(True)  # a decorator that asks for nothing of a release
-    if node is not None:
-        return read_condition(node, scope)
-    plain = text.startswith("not ") and " and " not in text and " or " not in text
-    return Not(unread(text[4:], scope)) if plain else unread(text, scope)
+    return found
 
 
 @functools.lru_cache(maxsize=2_000)

@@ -323,10 +323,8 @@ def instance_classes(calls: CallReader, node: ast.expr, action: str = "isinstanc
 
 
 def _super(calls: CallReader, node: ast.Call) -> int:
-    frame = calls.walk.frame
-    while frame is not None and not frame.owner and frame.parent is not None:
-        frame = frame.parent
-    return calls.walk.node("super", frame.owner) if frame.owner else UNKNOWN
+    owner = calls.walk.frame.owner
+    return calls.walk.node("super", owner) if owner else UNKNOWN
 
 
 def _type(calls: CallReader, node: ast.Call) -> int:

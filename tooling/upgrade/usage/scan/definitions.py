@@ -57,10 +57,8 @@ _MODELS = frozenset({"pydantic.BaseModel", "pydantic.RootModel", "pydantic_setti
 _DISPATCHES = (("name", "functools.singledispatch"), ("name", "functools.singledispatchmethod"))
 _SETUPS = frozenset({"asyncSetUp", "setUp", "setUpClass", "setup_class", "setup_method"})
 """Methods that are run before each test of a class, or before all: one that skips skips them."""
-_OWN = frozenset({"global", "own", "relative"})
-"""Kinds of values that are surely, or likely, of the repository; "name" may be."""
-_SKIPPING = re.compile(r"(?:^|_)(?:requires?|skip|needs?|only|if|unless|min)(?:_|$)")
-"""In the names of decorators that may skip a test; what they do is read."""
+_OWN = frozenset({"global", "import", "name", "own", "relative", "star"})
+"""Kinds of values that may be of the repository."""
 
 
 class DefinitionReader:
@@ -174,9 +172,8 @@ class DefinitionReader:
                 text = test.value if isinstance(test.value, str) and sign < 0 else ""
                 return (sign * (self.walk.test_text(text, test) + 1),) if text else ()
             return (sign * (self.walk.test(test) + 1),)
-        root = self.walk.facts.nodes[self.annotations.chain(function)]
-        may_be_own = root[0] in _OWN or (root[0] in ("import", "name") and self.walk.hot[self.walk.numbers[root]])
-        if sign or not (may_be_own or _SKIPPING.search(last_name(function))):
+        value = self.annotations.chain(function)
+        if sign or not self.walk.hot[value] or self.walk.facts.nodes[value][0] not in _OWN:
             return ()
         return (self.walk.test_text(f"{UNSKIPPED}({self.walk.text(node)})", node) + 1,)
 
