@@ -122,8 +122,8 @@ def _abstract(upstream: Upstream, symbol: Symbol) -> dict[str, Symbol]:
 
 def _lost(case: JudgedUse, method: ClientMethod, name: str, absent: Absent) -> Iterator[UseProblem]:
     never_called = not case.old.reads_name(name)
-    # It overrides nothing any more, and works as before where the repository calls it
-    own_affair = never_called and method.called and not case.new.member_names().get(name)
+    if never_called and method.called and not case.new.member_names().get(name):
+        return  # only the repository calls it, as before
     explained = case.explain(absent)
     replacement = explained[1] if explained else None
     called = _refers(case.old, case.before.found[0].receiver, name)
@@ -133,11 +133,10 @@ def _lost(case: JudgedUse, method: ClientMethod, name: str, absent: Absent) -> I
         return  # a base class that is not known may still have it, and call it
     whom = f"; {called} used it" if called else ""
     advice = f"; it is {replacement.text} now" if replacement else ""
-    who = "only this repository calls what overrode it" if own_affair else "nobody calls this override"
     yield case.problem(
         FindingKind.OVERRIDE_DRIFT,
-        AuditSeverity.WARNING if own_affair else AuditSeverity.BREAKING,
-        f"{absent.container} has no {name} any more: {who}{whom}{advice}",
+        AuditSeverity.BREAKING,
+        f"{absent.container} has no {name} any more: nobody calls this override{whom}{advice}",
         before=case.before.found[0].symbol,
         new=evidence_of_absence(absent),
         whole=not still and case.after.closed,
