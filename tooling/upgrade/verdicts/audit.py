@@ -239,7 +239,8 @@ def _without_consequences(findings: list[AuditFinding], index: UsageIndex, pair:
             and not any(named.symbol_text.startswith(f"{each.symbol_text.rpartition(' ')[2]}.") for each in imported)
         ):
             continue  # of another name, which holds what was imported
-        if cause is not None and _RANK[cause.severity] <= _RANK[finding.severity]:
+        typed = named is not None and not named.evaluated  # type checkers alone read both
+        if cause is not None and _RANK[cause.severity] <= _RANK[finding.severity] and not typed:
             kept.append(replace(finding, message=f"{finding.message} (imported in line {origin.line})"))
     return kept
 

@@ -125,7 +125,7 @@ def absences(case: JudgedUse) -> Iterator[UseProblem]:
         return  # `if value:` stands around it, or something like it
     if absent.container != "None" and _only_widened(case):
         return  # `-> str` that became `-> str | list[str]`: what came for these arguments still comes
-    if case.use.action is not Action.ASSIGN and case.context.assigned(case.use, f"{absent.container}.{absent.name}"):
+    if case.context.assigned(case.use, f"{absent.container}.{absent.name}"):
         return
     kind, replacement = case.explain(absent) or (FindingKind.REMOVED, None)
     if kind in (FindingKind.PARAM_REMOVED, FindingKind.PARAM_RENAMED):  # a function has the name of the module now

@@ -37,12 +37,15 @@ class Surroundings:
         self.extensions = {each.owner.dotted: each for file in files for each in file.extensions}
         self.made: set[str] = set()
         """Classes of the repository that are called with the constructor of a package's."""
+        self._called: set[str] = set()
         for file in files:
             for use in file.uses:
                 path = file.path
                 for attempt in use.attempts:
                     if not attempt.path:
                         self._tried[path, attempt.number].append(use)
+                if use.action is Action.CALL:
+                    self._called.add(spelled(use.target))
                 if use.action is Action.CALL and isinstance(use.target, ClientClass):
                     self.made.add(use.target.dotted)
                 elif use.action is Action.ASSIGN:
@@ -113,7 +116,9 @@ class Surroundings:
         """Whether the top level of the file, or a function that it calls, has put an attribute on a class or module
         before a use, or that of another one outside of tests, on the new version: `if not hasattr(Tensor, "old"):
         Tensor.old = Tensor.new`. What a test patches for a while, or a function for whoever calls it later, is not
-        there for others."""
+        there for others. An assignment itself is for the repository's own calls, if it has any."""
+        if use.action is Action.ASSIGN:
+            return dotted in self._called and not FOR_A_WHILE.match(use.symbol_text)
         return any(
             (
                 (line < use.place.line or use.function not in ("", each.function) or use.action is Action.STRING)
