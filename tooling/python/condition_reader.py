@@ -91,6 +91,8 @@ _HANDLERS = "except"
 """A key that cannot be a name: the handlers of the `try` around, what follows it, and the same of the next one."""
 _WORKED = ast.Pass()
 """Stands where such a body has ended without an error."""
+_DECORATED = ast.Constant(object())  # type: ignore[arg-type]  # no literal of a program is the same object
+"""Stands for the function that a decorator is called with."""
 _IMPORTERS = frozenset({"__import__", "import_module"})
 _ASK_FOR_MODULES = _IMPORTERS | {"find_spec", "find_loader"}
 _SEARCHES = frozenset({"findall", "fullmatch", "match", "search", "split", "sub"})
@@ -471,16 +473,17 @@ class ConditionReader(ValueEvaluator):
         """When what a decorator stands over is run: by what skips it, or by what the function in its place does."""
         made = self.evaluate(decorator)
         if not isinstance(made, GuardSkip):
-            made = self.evaluate(ast.Call(decorator, [ast.Constant(_WORKED)], []))  # type: ignore[arg-type]  # the evaluator takes any value
+            made = self.evaluate(ast.Call(decorator, [_DECORATED], []))
         made = self._runs(made)
         return made.unless if isinstance(made, GuardSkip) else UNKNOWN if made is RAISES else made
 
     def _runs(self, made: object) -> object:
-        """When a function that stands for a decorated one, which is marked, runs that; other things as they are."""
+        """When a function that stands for a decorated one runs that; other things as they are. One that returns
+        `function(*args) if up.MAJOR < 2 else None` does where `up.MAJOR < 2`."""
         held = made.scope.names if isinstance(made, GuardDefinition) and isinstance(made.scope, InnerScope) else {}
-        name = next((name for name, value in held.items() if value is _WORKED), "")
+        name = next((name for name, value in held.items() if value is _DECORATED.value), "")
         if not isinstance(made, GuardDefinition) or made.function is None or not name:
-            return True if made is _WORKED else made
+            return True if made is _DECORATED.value else made
         body = [*until_named(made.function.body, name), ast.Return(ast.Constant(False))]
         reader = ConditionReader(made.scope, self.depth, self.fuel, self.side)
         return reader._run(body, bound_arguments(made.function, [], {}, reader.evaluate))
@@ -571,8 +574,9 @@ class ConditionReader(ValueEvaluator):
         return None
 
     def _returned(self, value: ast.expr | None) -> object:
-        made = isinstance(value, ast.Lambda) and GuardDefinition(value, InnerScope(self.scope, self.env))
-        return made or (None if value is None else self.evaluate(value))
+        if isinstance(value, ast.Lambda):
+            return GuardDefinition(value, InnerScope(self.scope, self.env))
+        return None if value is None else self.evaluate(value)
 
     def _branched(self, statement: ast.If | ast.For | ast.Try, rest: list[ast.stmt]) -> object:
         if isinstance(statement, ast.Try):
@@ -589,7 +593,7 @@ class ConditionReader(ValueEvaluator):
         if isinstance(test, Constant):
             return self._run([*(statement.body if test.value else statement.orelse), *rest], before)
         ways = [self._run([*way, *rest], before) for way in (statement.body, statement.orelse)]
-        return chosen(test, *(map(self._runs, ways) if _WORKED in ways else ways))
+        return chosen(test, *(map(self._runs, ways) if _DECORATED.value in ways else ways))
 
     def _simple(self, statement: ast.stmt) -> bool:
         """Follow a statement without branches; whether it is one that is understood."""

@@ -388,16 +388,16 @@ _MADE = {
 }
 """What calls of Python's own names give."""
 _OF_ELEMENTS = {
-    "iter": "iterator",
-    "list": "list",
-    "max": "",
-    "min": "",
-    "next": "",
-    "reversed": "iterator",
-    "sorted": "list",
-    "tuple": "list",
+    "iter": ("iterator", ""),
+    "list": ("list", ""),
+    "max": ("", ""),
+    "min": ("", ""),
+    "next": ("", ""),
+    "reversed": ("iterator", ""),
+    "sorted": ("list", ""),
+    "tuple": ("list", "tuple"),
 }
-"""Those that give elements of their one argument: one of them, or a container of all."""
+"""Those that give elements of their one argument: one of them (""), or a container of all and what it is exactly."""
 _ALWAYS: dict[type[ast.expr], str] = {ast.JoinedStr: "str", ast.Compare: "bool", ast.Set: "set", ast.SetComp: "set"}
 
 
@@ -507,8 +507,8 @@ class ExpressionInference:
             made = outside.rpartition(".")[2]
             if made in _OF_ELEMENTS and len(node.args) == 1:
                 element = self.steps.looped(self._infer(body, node.args[0]), asynchronous=False)
-                exact = "tuple" if made == "tuple" else ""
-                return container(_OF_ELEMENTS[made], [element], exact) if _OF_ELEMENTS[made] else element
+                kind, exact = _OF_ELEMENTS[made]
+                return container(kind, [element], exact) if kind else element
             if made in _MADE:
                 return _MADE[made]
         return self.steps.called(self._infer(body, node.func))

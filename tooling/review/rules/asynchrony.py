@@ -39,7 +39,9 @@ _POOL = re.compile(r"executor|pool", re.IGNORECASE)
 
 
 _ELSEWHERE: Final = re.compile(r"\b(?:worker|background)\s+thread\b|\boff (?:of )?the event\s+loop\b")
+"""What a docstring or comment says of a function that leaves the event loop."""
 _HANDED: Final = re.compile(r"to_thread|executor|submit|\bThread\(|run_sync")
+"""How it does."""
 
 
 def blocking_in_async(module: Module, _side: Side) -> Iterator[Hit]:
@@ -53,19 +55,24 @@ def blocking_in_async(module: Module, _side: Side) -> Iterator[Hit]:
         for node in own_nodes(function, ast.Call):
             if (name := module.dotted(node.func)) in _BLOCKING:
                 yield node, f"`{name}` blocks the event loop in `{function.name}`"
-            waits = unlimited(module, node)
-            bare = isinstance(module.parents[node], ast.Expr) and module.function_of(function) is not None
-            if waits == "wait" and bare and not own_nodes(function, ast.Await, ast.Yield):
-                yield node, f"`{ast.unparse(node.func)}` blocks the event loop, or is never awaited"
-            # `to_thread(x.get)` elsewhere in it, and `y.get()` here
-            if waits and re.search(rf"to_thread\([^\n(]*\.{waits}\b", ast.unparse(function)):
-                yield node, f"`{ast.unparse(node.func)}` waits on the event loop, and its like in a thread"
-            # A plain function inside of a coroutine is there to be run elsewhere.
-            inner = [each for each in own_nodes(function, ast.FunctionDef) if each.name == name]
-            slow = own_nodes(inner[0], ast.Call) if inner else []
-            slow = [each for each in slow if module.dotted(each.func) in _BLOCKING | {"open"}]
-            if slow:
-                yield node, f"`{name}` calls `{ast.unparse(slow[0].func)}`, and blocks the event loop here", slow[0]
+            yield from _waits_unlike_others(module, function, node)
+
+
+def _waits_unlike_others(module: Module, function: ast.AsyncFunctionDef, node: ast.Call) -> Iterator[Hit]:
+    """Find a call whose like, or whose place in a coroutine, says that it was to be run elsewhere."""
+    waits, called = unlimited(module, node), ast.unparse(node.func)
+    bare = isinstance(module.parents[node], ast.Expr) and module.function_of(function) is not None
+    if waits == "wait" and bare and not own_nodes(function, ast.Await, ast.Yield):
+        yield node, f"`{called}` blocks the event loop, or is never awaited"
+    # `to_thread(x.get)` elsewhere in it, and `y.get()` here
+    if waits and re.search(rf"to_thread\([^\n(]*\.{waits}\b", ast.unparse(function)):
+        yield node, f"`{called}` waits on the event loop, and its like in a thread"
+    # A plain function inside of a coroutine is there to be run elsewhere.
+    inner = [each for each in own_nodes(function, ast.FunctionDef) if each.name == module.dotted(node.func)]
+    slow = own_nodes(inner[0], ast.Call) if inner else []
+    slow = [each for each in slow if module.dotted(each.func) in _BLOCKING | {"open"}]
+    if slow:
+        yield node, f"`{called}` calls `{ast.unparse(slow[0].func)}`, and blocks the event loop here", slow[0]
 
 
 def file_in_async(module: Module, _side: Side) -> Iterator[Hit]:

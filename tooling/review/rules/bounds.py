@@ -162,13 +162,10 @@ def _asked_twice(module: Module) -> Iterator[Hit]:
         if one[::2] == other[::2] and one[1] is ast.Eq and other[1] in {ast.GtE, ast.LtE}:
             yield second, f"`{ast.unparse(second.test)}` includes what `{ast.unparse(branch.test)}` has dealt with"
     for sure in module.nodes(ast.Assert):
-        tried = module.parents[sure]
-        behind = (
-            following(module, tried if isinstance(tried, ast.Try) else sure)
-            if (_asked(sure.test) or [None] * 2)[1] in STRICTER
-            else []
-        )
-        later = nodes_in(behind, ast.If)
+        asked, tried = _asked(sure.test), module.parents[sure]
+        if asked is None or asked[1] not in STRICTER:
+            continue
+        later = nodes_in(following(module, tried if isinstance(tried, ast.Try) else sure), ast.If)
         for again in (each for each in later if each.orelse and ast.unparse(each.test) == ast.unparse(sure.test)):
             between = range(sure.lineno, again.lineno)
             names = [each for each in own_nodes(module.function_of(sure), ast.Name) if each.lineno in between]

@@ -82,9 +82,9 @@ def version_as_text(module: Module, _side: Side) -> Iterator[Hit]:
         ordered = any(isinstance(each, ast.Lt | ast.LtE | ast.Gt | ast.GtE) for each in node.ops)
         texts = [each.value for each in sides if isinstance(each, ast.Constant) and isinstance(each.value, str)]
         # `str(torch.__version__)` is a text whatever it was.
-        casts = [isinstance(each, ast.Call) and ast.unparse(each.func) == "str" for each in sides]
         plain = [
-            (*getattr(each, "args", ()), each)[0] if cast else each for each, cast in zip(sides, casts, strict=True)
+            each.args[0] if isinstance(each, ast.Call) and ast.unparse(each.func) == "str" and each.args else each
+            for each in sides
         ]
         made = [each for each in sides if each not in plain]
         named = [module.dotted(each) for each in plain if last_name(each) == "__version__"]

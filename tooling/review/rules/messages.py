@@ -101,7 +101,7 @@ def print_in_library(module: Module, side: Side) -> Iterator[Hit]:
     calls = list(module.nodes(ast.Call))
     printed = [each for each in calls if isinstance(each.func, ast.Name) and each.func.id == "print"]
     printed = [each for each in printed if not any(given.arg == "file" for given in each.keywords)]
-    few = 0 < len(printed) < FEW and not _PROGRAM.search(module.path)
+    few = 0 < len(printed) < _FEW and not _PROGRAM.search(module.path)
     logs = [each for each in calls if isinstance(each.func, ast.Attribute) and each.func.attr in _LEVELS]
     logs = [each for each in logs if LOGGER.match(last_name(getattr(each.func, "value", None)))]
     where = [module.function_of(each) for each in logs] if few else []
@@ -130,7 +130,7 @@ def print_in_library(module: Module, side: Side) -> Iterator[Hit]:
         yield first, "`print` in a package whose modules log"
 
 
-FEW: Final = 3
+_FEW: Final = 3
 """From that many on, a file prints on purpose."""
 
 

@@ -201,8 +201,9 @@ def is_tensor(module: Module, node: ast.expr) -> bool:
     given = [*function.args.args, *function.args.kwonlyargs]
     annotation = next((each.annotation for each in given if each.arg == name), None)
     tests = [ast.unparse(each.test) for each in module.around(node) if isinstance(each, ast.If)]
-    if annotation is not None or f"isinstance({name}, torch.Tensor)" in tests:
-        return annotation is None or last_name(annotation) == "Tensor" or f"isinstance({name}, torch.Tensor)" in tests
+    asked = f"isinstance({name}, torch.Tensor)" in tests
+    if asked or annotation is not None:
+        return asked or last_name(annotation) == "Tensor"
     for each in own_nodes(function):
         if isinstance(each, ast.Attribute) and each.attr in _OF_TENSORS and ast.unparse(each.value) == name:
             return True

@@ -47,7 +47,8 @@ def read_lock(path: str, content: bytes) -> Lock:
         document = parse_toml(content)
     except TOMLError as error:
         raise UsageError(f"is not a lock file: {error}", where=path, fix="remove it, and lock again") from error
-    for row in document.get("package") or document.get("packages") or []:
+    rows = document.get("package") or document.get("packages")
+    for row in rows if isinstance(rows, list) else ():
         source = table_in(row, "source") if isinstance(row, dict) else {}
         # Those are the project itself and members of its workspace
         if isinstance(row, dict) and isinstance(row.get("name"), str) and not {"editable", "virtual"} & set(source):

@@ -324,8 +324,9 @@ class _Comparison:
     def _is_of_another_kind(self, was: str, argument: Argument) -> bool:
         """Whether a literal can hardly be meant for an old parameter, whose default is of another kind."""
         old = named(self.before.signature, was)
-        values = [literal(text or "") for text in (old.default if old is not None else "", argument.literal)]
-        return sorted(isinstance(each, str) + 2 * isinstance(each, int | float) for each in values) == [1, 2]
+        was, now = (literal(text or "") for text in (old.default if old is not None else "", argument.literal))
+        number = int | float
+        return (isinstance(was, str) and isinstance(now, number)) or (isinstance(was, number) and isinstance(now, str))
 
     def _took_the_place(self, was: str, now: str) -> bool:
         """Whether a new parameter may be an old one by another name: `f(a, b=1)` became `f(x, y=1)`. It stands where

@@ -119,16 +119,15 @@ def _contradiction(case: JudgedUse, old: Symbol, new: Symbol) -> tuple[str, str,
         return (why, "TypeError", None) if why else None
     read = case.reads(old.name)
     raises = "" if action is Action.READ else "TypeError"
+    held = case.old.value(case.use.target) if read and _is_property(old) else None
+    gave_function = held is not None and any(getattr(each, "name", "") == "function" for each in held.types)
     if (
         read
         and _is_property(old)
         and new.kind is SymbolKind.FUNCTION
         and new.binding in ("method", "classmethod", "staticmethod")
-        and not (
-            (held := case.old.value(case.use.target)) is not None
-            and any(getattr(each, "name", "") == "function" for each in held.types)
-        )
-    ):  # a function that the property gave is called as a method is
+        and not gave_function  # which is called as a method is
+    ):
         call = Replacement(f"{new.name}()", "the property became a method without required parameters", certain=True)
         message = f"{name} is a method now: this reads the method, not its value"
         return message, raises, None if _needs_arguments(case.new, new) else call

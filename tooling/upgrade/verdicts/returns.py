@@ -176,6 +176,7 @@ def _protocol(case: JudgedUse) -> Iterator[UseProblem]:
     by_place = use.other == "int" and action is Action.SUBSCRIPT and all(map(_is_sequence, was))
     mapped = [by_place and getattr(each, "name", "") == "dict" for each in now]
     by_left, vague = use.other == "left", use.other in ("left", "open")
+    # `total + x` of a list that became a text: there is no `x` that both take
     shared = frozenset[str]().union(*(partners(each, operation) or () for each in was if vague))
     for index, each in enumerate(now):
         others = partners(each, operation) if shared else None

@@ -322,10 +322,12 @@ class Emitter:
         """Lines from which on a function has been called that modules, and no tests, call as they are loaded."""
         callers = self._link.flows.callers(OwnFunction(path, name))
         files = {file for file, _, at, _ in callers if not self._store.facts(file).contexts[at][3]}
-        yield from [0] if any(file != path and not _is_test(file) for file in files) else []
+        if any(file != path and not _is_test(file) for file in files):
+            yield 0
         facts = self._store.facts(path)
         named = [place for place, at in facts.mentions.get(name, {}).items() if not facts.contexts[at][3]]
-        yield from [min(named)[0]] if path in files and named else []
+        if path in files and named:
+            yield min(named)[0]
 
     def has_untyped(self, path: str) -> bool:
         """Whether a file uses a watched attribute on a value that nothing types, or passes a watched keyword to one."""

@@ -100,11 +100,13 @@ class Flows:
                     if facts.nodes[row[2]][0] == "attr":
                         _, base, name = facts.nodes[row[2]]
                         assigned[name].append((path, base, value, row[3]))
-            for qualname, function in facts.functions.items():
+            decorated = {name: each for name, each in facts.functions.items() if each.makers}
+            own = {row[1]: number for number, row in enumerate(facts.nodes) if row[0] == "own"} if decorated else {}
+            for qualname, function in decorated.items():
+                span = (function.line, 0, function.line, 0)
+                arguments = (((span, None, 0, None, own[qualname], False),), False, False, False, ())
                 for maker in function.makers:  # a decorator is called with what stands below it
-                    given = ((function.line, 0, function.line, 0), None, 0, None, facts.nodes.index(("own", qualname)))
-                    arguments = (((*given, False),), False, False, False, ())
-                    row = ("call", given[0], maker, 0, (("arguments", arguments),))
+                    row = ("call", span, maker, 0, (("arguments", arguments),))
                     calls[last_name(facts, maker)].append((path, row))
         self._calls, self._assigned, self._subclasses = dict(calls), dict(assigned), None
         self._placed = dict(placed)
