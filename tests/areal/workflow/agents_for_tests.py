@@ -62,11 +62,16 @@ async def is_scored_later(row, session):
 
 
 async def leaves_a_straggler(row, session):
-    """Answer; with `straggler`, leave a task that asks again, else wait for that task before asking again."""
+    """Answer; with `straggler`, leave a task that asks again, else wait for that task before asking again.
+
+    The straggler's agent ends once the other one is at work: with no session left the gateway would close, and the
+    straggler would find nobody who refuses it."""
     said = await asyncio.to_thread(ask, session, row["messages"])
     if row["straggler"]:
+        await row["other_is_at_work"].wait()
         LATER.append(asyncio.create_task(_goes_on(row, session, row["session_is_over"])))
         return said["content"]
+    row["other_is_at_work"].set()
     while not STRAGGLERS:
         await asyncio.sleep(0.01)
     again = [*row["messages"], said, {"role": "user", "content": "sure?"}]

@@ -193,8 +193,9 @@ def test_a_straggler_of_an_agent_gets_nothing_and_disturbs_nobody(tokenizer):
     async def both():
         engine = ScriptedEngine(lambda _: "the answer is 42", tokenizer)
         workflow = build(tokenizer, agent=f"{HERE}:leaves_a_straggler")
-        over = asyncio.Event()
-        rows = ({**ROW, "straggler": True, "session_is_over": over}, {**ROW, "straggler": False})
+        over, at_work = asyncio.Event(), asyncio.Event()
+        shared = {**ROW, "session_is_over": over, "other_is_at_work": at_work}
+        rows = ({**shared, "straggler": True}, {**shared, "straggler": False})
         first, second = (asyncio.create_task(workflow.arun_episode(engine, row)) for row in rows)
         async with asyncio.timeout(60):
             found = [await first]
